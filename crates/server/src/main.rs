@@ -1,0 +1,2 @@
+//! eddy.
+fn main() {}
