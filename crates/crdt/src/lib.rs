@@ -7,11 +7,26 @@
 //! From the ground floor up:
 //! - [`id`], [`revision`], [`clock`], [`key`], [`vector`]: the words;
 //! - [`op`], [`event`]: what clients ask, and what they are told;
+//! - [`entry`]: the unit of replication, and the record of it that is journaled, with their codec;
+//! - [`index`]: every key with its versions; [`history`]: which keys changed at which revision;
+//! - [`system`]: leases and alarms as keys; [`lease`]: who lives how long; [`digest`]: hashes of the state;
+//! - [`read`]: ranges and compares; [`txn`]: a transaction in progress;
+//! - [`replica`]: the machine; [`restore`]: the machine from its records.
 
 pub mod clock;
+pub mod digest;
+pub mod entry;
 pub mod event;
+pub mod history;
 pub mod id;
+pub mod index;
 pub mod key;
+pub mod lease;
 pub mod op;
+pub mod read;
+pub mod replica;
+pub mod restore;
 pub mod revision;
+pub mod system;
+pub mod txn;
 pub mod vector;

@@ -52,6 +52,8 @@ pub enum SortTarget {
 /// In which direction a range is sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SortOrder {
+    /// None was given: what the limit let through (it cuts in key order) is sorted smallest first, as etcd does.
+    Unspecified,
     /// Smallest first.
     Ascend,
     /// Largest first.
@@ -87,13 +89,13 @@ pub struct RangeOp {
     pub at: ReadAt,
     /// At most so many keys; zero means all.
     pub limit: usize,
-    /// How to sort; `None` is by key, ascending, which costs nothing.
-    pub sort: Option<(SortTarget, SortOrder)>,
+    /// How to sort; by key and unspecified or ascending costs nothing.
+    pub sort: (SortTarget, SortOrder),
     /// Only count.
     pub count_only: bool,
     /// Leave the values out (and, unless sorted by value, the leases: etcd reads them from its index alone).
     pub keys_only: bool,
-    /// Filters applied before the limit.
+    /// Filters applied before the limit, but not to the count.
     pub bounds: RevisionBounds,
     /// Whether to count the keys that the limit cut off. etcd's RangeStream does not.
     pub total_count: bool,
@@ -106,7 +108,7 @@ impl RangeOp {
             range,
             at: ReadAt::Latest,
             limit: 0,
-            sort: None,
+            sort: (SortTarget::Key, SortOrder::Unspecified),
             count_only: false,
             keys_only: false,
             bounds: RevisionBounds::default(),

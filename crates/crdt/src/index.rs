@@ -1,0 +1,254 @@
+//! Every client key with its versions: the multi-version store in memory.
+//!
+//! Versions of a key stand in the order of their revisions; a deleted key ends in a tombstone (a version without
+//! value) until a compaction above it. Absent, deleted and empty are three different things here.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::clock::Stamp;
+use crate::id::{Dot, LeaseId};
+use crate::key::{Key, KeyRange};
+use crate::op::KeyValue;
+use crate::revision::Revision;
+
+/// One life of a key, named by the put that began it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Incarnation {
+    /// When that put was made.
+    pub stamp: Stamp,
+    /// The entry it was in.
+    pub dot: Dot,
+}
+
+/// What one revision made of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyVersion {
+    /// The revision.
+    pub revision: Revision,
+    /// The position within the revision's transaction, counted from 0; orders what one transaction did.
+    pub sub: u32,
+    /// The value; `None` for a tombstone.
+    pub value: Option<Bytes>,
+    /// When this life of the key began.
+    pub create_revision: Revision,
+    /// How often the key was written in this life; zero for a tombstone.
+    pub version: i64,
+    /// The lease the key hangs on.
+    pub lease: Option<LeaseId>,
+    /// The life this version belongs to (of a tombstone: the one it ended).
+    pub incarnation: Incarnation,
+    /// Journal number of the record that holds it.
+    pub number: u64,
+}
+
+impl KeyVersion {
+    /// The version as clients see it.
+    pub fn to_key_value(&self, key: &Key) -> KeyValue {
+        KeyValue {
+            key: key.clone(),
+            value: self.value.clone().unwrap_or_default(),
+            create_revision: self.create_revision,
+            mod_revision: self.revision,
+            version: self.version,
+            lease: self.lease,
+        }
+    }
+}
+
+/// The versions of one key, oldest first; never empty. Most keys have one.
+type Versions = SmallVec<[KeyVersion; 1]>;
+
+/// All client keys.
+#[derive(Debug, Default)]
+pub struct Index {
+    keys: BTreeMap<Key, Versions>,
+    live: usize,
+}
+
+/// The version that is visible at a revision, whether put or tombstone.
+fn newest_at(versions: &[KeyVersion], at: Revision) -> Option<&KeyVersion> {
+    // Nearly every read wants the newest one.
+    match versions.last() {
+        Some(last) if last.revision <= at => Some(last),
+        _ => versions[..versions.partition_point(|v| v.revision <= at)].last(),
+    }
+}
+
+impl Index {
+    /// The key's value at that revision, unless absent or deleted then.
+    pub fn get(&self, key: &[u8], at: Revision) -> Option<&KeyVersion> {
+        newest_at(self.keys.get(key)?, at).filter(|v| v.value.is_some())
+    }
+
+    /// The key's newest version, put or tombstone, with the key as it is stored.
+    pub fn newest(&self, key: &[u8]) -> Option<(&Key, &KeyVersion)> {
+        let (key, versions) = self.keys.get_key_value(key)?;
+        Some((key, versions.last()?))
+    }
+
+    /// The version of that exact place in history, and the one before it in this index.
+    pub fn at(&self, key: &[u8], revision: Revision, sub: u32) -> Option<(Option<&KeyVersion>, &KeyVersion)> {
+        let versions = self.keys.get(key)?;
+        let place = versions.binary_search_by_key(&(revision, sub), |v| (v.revision, v.sub)).ok()?;
+        Some((place.checked_sub(1).and_then(|p| versions.get(p)), &versions[place]))
+    }
+
+    /// Keys of the range that have a value at that revision, in order.
+    pub fn range<'a>(
+        &'a self,
+        range: &KeyRange,
+        at: Revision,
+    ) -> impl Iterator<Item = (&'a Key, &'a KeyVersion)> + use<'a> {
+        self.versions_of(range)
+            .filter_map(move |(key, versions)| Some((key, newest_at(versions, at)?)))
+            .filter(|(_, version)| version.value.is_some())
+    }
+
+    /// Every version of every key, keys in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &[KeyVersion])> {
+        self.keys.iter().map(|(key, versions)| (key, &versions[..]))
+    }
+
+    fn versions_of<'a>(&'a self, range: &KeyRange) -> impl Iterator<Item = (&'a Key, &'a Versions)> + use<'a> {
+        // BTreeMap panics when the bounds are the wrong way round; clients may send them so.
+        let (from, to) = (
+            Bound::Included(&range.start()[..]),
+            match range {
+                KeyRange::Key(key) => Bound::Included(&key[..]),
+                KeyRange::Span(_, to) => Bound::Excluded(&to[..]),
+                KeyRange::From(_) => Bound::Unbounded,
+            },
+        );
+        let empty = matches!(range, KeyRange::Span(from, to) if from >= to);
+        (!empty).then(|| self.keys.range::<[u8], _>((from, to))).into_iter().flatten()
+    }
+
+    /// How many keys have a value now.
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Adds a version. It must be newer than every version of that key that is here.
+    pub fn push(&mut self, key: &Key, version: KeyVersion) {
+        let is_live = version.value.is_some();
+        let was_live = match self.keys.get_mut(&key[..]) {
+            Some(versions) => {
+                let newest = versions.last();
+                debug_assert!(newest.is_none_or(|v| (v.revision, v.sub) < (version.revision, version.sub)));
+                let was_live = newest.is_some_and(|v| v.value.is_some());
+                versions.push(version);
+                was_live
+            }
+            None => {
+                self.keys.insert(key.clone(), SmallVec::from_buf([version]));
+                false
+            }
+        };
+        match (was_live, is_live) {
+            (false, true) => self.live += 1,
+            (true, false) => self.live -= 1,
+            _ => {}
+        }
+    }
+
+    /// Drops what a compaction at `at` hides of one key: every version at or below it but the newest of these, and
+    /// that one too when it is a tombstone below `at` (a watch may still start at `at` itself). Tells the journal
+    /// numbers of the records that lost a version.
+    pub fn compact(&mut self, key: &[u8], at: Revision, dropped: &mut impl FnMut(u64)) {
+        let Some(versions) = self.keys.get_mut(key) else { return };
+        let hidden = versions.partition_point(|v| v.revision <= at);
+        let Some(newest) = hidden.checked_sub(1) else { return };
+        let gone = versions[newest].value.is_none() && versions[newest].revision < at;
+        let keep_from = if gone { hidden } else { newest };
+        for version in versions.drain(..keep_from) {
+            dropped(version.number);
+        }
+        if versions.is_empty() {
+            self.keys.remove(key);
+        } else if versions.spilled() && versions.len() == 1 {
+            versions.shrink_to_fit();
+        }
+    }
+
+    /// Compacts every key; for start-up. Tells the journal numbers of the records that lost a version.
+    pub fn compact_all(&mut self, at: Revision, mut dropped: impl FnMut(u64)) {
+        let keys: Vec<Key> = self
+            .keys
+            .iter()
+            .filter(|(_, v)| v.len() > 1 || v.first().is_some_and(|v| v.value.is_none()))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            self.compact(&key, at, &mut dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Birth, Origin, ReplicaId};
+
+    fn version(revision: i64, value: Option<&'static str>) -> KeyVersion {
+        let origin = Origin { replica: ReplicaId::new(1), birth: Birth::new(1) };
+        KeyVersion {
+            revision: Revision::new(revision),
+            sub: 0,
+            value: value.map(|v| Bytes::from_static(v.as_bytes())),
+            create_revision: Revision::new(revision),
+            version: 1,
+            lease: None,
+            incarnation: Incarnation { stamp: Stamp::default(), dot: Dot { origin, seq: 1 } },
+            number: revision as u64,
+        }
+    }
+
+    fn index(versions: &[(i64, Option<&'static str>)]) -> (Index, Key) {
+        let (mut index, key) = (Index::default(), Key::from_static(b"k"));
+        for (revision, value) in versions {
+            index.push(&key, version(*revision, *value));
+        }
+        (index, key)
+    }
+
+    fn compact(index: &mut Index, key: &Key, at: i64) -> Vec<u64> {
+        let mut dropped = vec![];
+        index.compact(key, Revision::new(at), &mut |number| dropped.push(number));
+        dropped
+    }
+
+    #[test]
+    fn reads_see_the_newest_version_at_their_revision() {
+        let (index, key) = index(&[(2, Some("a")), (4, None), (6, Some(""))]);
+        let value = |at| index.get(&key, Revision::new(at)).map(|v| v.revision.get());
+        assert_eq!([1, 2, 3, 4, 5, 6, 9].map(value), [None, Some(2), Some(2), None, None, Some(6), Some(6)]);
+        assert_eq!(index.live(), 1);
+    }
+
+    #[test]
+    fn compaction_keeps_what_is_visible_at_its_revision() {
+        let (mut index, key) = index(&[(2, Some("a")), (3, Some("b")), (5, Some("c"))]);
+        assert_eq!(compact(&mut index, &key, 4), [2]);
+        assert!(index.get(&key, Revision::new(4)).is_some());
+    }
+
+    #[test]
+    fn a_tombstone_stays_until_a_compaction_above_it() {
+        let (mut index, key) = index(&[(2, Some("a")), (4, None)]);
+        assert_eq!(compact(&mut index, &key, 4), [2]);
+        assert!(index.newest(&key).is_some());
+        assert_eq!(compact(&mut index, &key, 5), [4]);
+        assert!(index.newest(&key).is_none());
+    }
+
+    #[test]
+    fn ranges_the_wrong_way_round_are_empty() {
+        let (index, _) = index(&[(2, Some("a"))]);
+        let range = KeyRange::Span(Key::from_static(b"z"), Key::from_static(b"a"));
+        assert_eq!(index.range(&range, Revision::new(9)).count(), 0);
+    }
+}

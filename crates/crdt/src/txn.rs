@@ -1,0 +1,292 @@
+//! A transaction in progress: a draft of what it changes, and the evaluation of its steps.
+//!
+//! A draft writes to the index at the revision it will take. Whatever can be refused is checked before the first
+//! write, so a draft never needs undoing.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::clock::Stamp;
+use crate::entry::{Change, ChangeKind};
+use crate::event::Event;
+use crate::history::{self, ChangedKeys};
+use crate::id::{Dot, LeaseId};
+use crate::index::{Incarnation, KeyVersion};
+use crate::key::{self, Key, KeyRange, Keyspace};
+use crate::op::{DeleteOp, DeleteReply, Op, OpReply, PutLease, PutOp, PutReply, PutValue, Refusal, Txn, TxnReply};
+use crate::read::View;
+use crate::replica::State;
+use crate::revision::Revision;
+use crate::system::{SystemKey, SystemValue};
+
+/// What a transaction has changed so far.
+pub struct Draft<'a> {
+    state: &'a mut State,
+    revision: Revision,
+    number: u64,
+    own: Incarnation,
+    /// Its changes, in order.
+    pub changes: Vec<Change>,
+    /// The same for watchers.
+    pub events: SmallVec<[Event; 1]>,
+    /// The client keys among them.
+    pub keys: ChangedKeys,
+}
+
+impl<'a> Draft<'a> {
+    /// A draft that will take that revision and journal number, as the entry of that name.
+    pub fn new(state: &'a mut State, revision: Revision, number: u64, stamp: Stamp, dot: Dot) -> Self {
+        let own = Incarnation { stamp, dot };
+        Self { state, revision, number, own, changes: vec![], events: SmallVec::new(), keys: ChangedKeys::new() }
+    }
+
+    /// The store as this draft sees it.
+    fn view(&self) -> View<'_> {
+        let current = if self.keys.is_empty() { self.revision.prev() } else { self.revision };
+        View { index: &self.state.index, current, compacted: self.state.compacted }
+    }
+
+    /// Runs one put.
+    ///
+    /// # Errors
+    /// When it names a lease that is not there, or relies on a key that is not there.
+    pub fn put(&mut self, op: &PutOp) -> Result<PutReply, Refusal> {
+        check_put(&self.view(), self.state, op)?;
+        Ok(self.do_put(op))
+    }
+
+    /// Runs one delete.
+    pub fn delete(&mut self, op: &DeleteOp) -> DeleteReply {
+        let prev = if op.prev_kv { self.view().all(&op.range) } else { vec![] };
+        let deleted = self.delete_range(&op.range);
+        DeleteReply { revision: self.view().current, deleted, prev }
+    }
+
+    /// Runs a transaction.
+    ///
+    /// # Errors
+    /// When a step of the branch that the compares choose must be refused; then nothing of it is done.
+    pub fn txn(&mut self, txn: &Txn) -> Result<TxnReply, Refusal> {
+        let view = self.view();
+        let path = compare_path(&view, txn);
+        check(&view, self.state, txn, &mut path.iter())?;
+        let mut reply = self.run(txn, &mut path.iter())?;
+        reply.revision = self.view().current;
+        Ok(reply)
+    }
+
+    fn run(&mut self, txn: &Txn, path: &mut std::slice::Iter<'_, bool>) -> Result<TxnReply, Refusal> {
+        let (succeeded, ops) = branch(txn, path);
+        let mut replies = Vec::with_capacity(ops.len());
+        for op in ops {
+            replies.push(match op {
+                Op::Range(op) => OpReply::Range(self.view().range(op)?),
+                Op::Put(op) => OpReply::Put(self.do_put(op)),
+                Op::Delete(op) => OpReply::Delete(self.delete(op)),
+                Op::Txn(txn) => OpReply::Txn(self.run(txn, path)?),
+            });
+        }
+        Ok(TxnReply { revision: Revision::default(), succeeded, replies })
+    }
+
+    fn do_put(&mut self, op: &PutOp) -> PutReply {
+        let before = self.state.index.newest(&op.key).filter(|(_, version)| version.value.is_some());
+        let prev = before.filter(|_| op.prev_kv).map(|(key, version)| version.to_key_value(key));
+        let value = match &op.value {
+            // Copied: what came from a socket shares the memory of a whole frame.
+            PutValue::Set(value) => Bytes::copy_from_slice(value),
+            PutValue::Keep => before.and_then(|(_, version)| version.value.clone()).unwrap_or_default(),
+        };
+        let lease = match op.lease {
+            PutLease::Set(lease) => lease,
+            PutLease::Keep => before.and_then(|(_, version)| version.lease),
+        };
+        self.write(&op.key, value, lease);
+        PutReply { revision: self.revision, prev }
+    }
+
+    /// Writes a client key.
+    fn write(&mut self, key: &Key, value: Bytes, lease: Option<LeaseId>) {
+        let local = key::is_replica_local(key);
+        let (key, before) = match self.state.index.newest(key) {
+            Some((key, before)) => (key.clone(), Some(before).filter(|v| v.value.is_some()).cloned()),
+            None => (Bytes::copy_from_slice(key), None),
+        };
+        let mut version = KeyVersion {
+            revision: self.revision,
+            sub: self.keys.len() as u32,
+            value: Some(value.clone()),
+            create_revision: self.revision,
+            version: 1,
+            lease,
+            incarnation: self.own,
+            number: self.number,
+        };
+        if let Some(before) = &before {
+            version.create_revision = before.create_revision;
+            version.version = before.version + 1;
+            version.incarnation = before.incarnation;
+        }
+        let digest = self.state.digest_of(local);
+        if let Some(KeyVersion { value: Some(old), version, lease, .. }) = &before {
+            digest.remove(Keyspace::Client, &key, old, *version, *lease);
+        }
+        digest.add(Keyspace::Client, &key, &value, version.version, lease);
+        self.state.leases.reattach(&key, before.as_ref().and_then(|v| v.lease), lease);
+        self.record(&key, before, version, ChangeKind::Put { value, lease }, local);
+    }
+
+    /// Deletes the client keys of a range; tells how many.
+    fn delete_range(&mut self, range: &KeyRange) -> i64 {
+        let keys: SmallVec<[Key; 1]> =
+            self.state.index.range(range, self.view().current).map(|(key, _)| key.clone()).collect();
+        for key in &keys {
+            self.remove(key, ChangeKind::Delete);
+        }
+        keys.len() as i64
+    }
+
+    /// Deletes a client key, for the given reason; nothing when it is not there.
+    fn remove(&mut self, key: &Key, kind: ChangeKind) {
+        let Some((key, before)) = self.state.index.newest(key) else { return };
+        let (key, before) = (key.clone(), before.clone());
+        let Some(old) = &before.value else { return };
+        let local = key::is_replica_local(&key);
+        self.state.digest_of(local).remove(Keyspace::Client, &key, old, before.version, before.lease);
+        self.state.leases.reattach(&key, before.lease, None);
+        let tombstone = KeyVersion {
+            revision: self.revision,
+            sub: self.keys.len() as u32,
+            value: None,
+            create_revision: Revision::default(),
+            version: 0,
+            lease: None,
+            incarnation: before.incarnation,
+            number: self.number,
+        };
+        self.record(&key, Some(before), tombstone, kind, local);
+    }
+
+    fn record(&mut self, key: &Key, before: Option<KeyVersion>, version: KeyVersion, kind: ChangeKind, local: bool) {
+        self.events.push(history::event(key, before.as_ref(), &version));
+        self.keys.push((version.sub, key.clone()));
+        self.changes.push(Change {
+            sub: version.sub,
+            keyspace: Keyspace::Client,
+            local,
+            key: key.clone(),
+            kind,
+            create_revision: version.create_revision,
+            version: version.version,
+            incarnation: version.incarnation,
+        });
+        self.state.index.push(key, version);
+    }
+
+    /// Deletes the keys of a lease and the lease itself.
+    pub fn end_lease(&mut self, id: LeaseId, kind: ChangeKind) {
+        for key in self.state.leases.keys(id) {
+            self.remove(&key, kind.clone());
+        }
+        self.state.leases.remove(id);
+        self.remove_system(SystemKey::Lease(id), kind);
+    }
+
+    /// Writes a system key.
+    pub fn write_system(&mut self, key: SystemKey, value: Bytes) {
+        let key = key.encode();
+        let mut new = SystemValue { value: value.clone(), version: 1, incarnation: self.own, number: self.number };
+        if let Some(old) = self.state.system.get(&key) {
+            self.state.dead.push(old.number);
+            self.state.digest.remove(Keyspace::System, &key, &old.value, old.version, None);
+            (new.version, new.incarnation) = (old.version + 1, old.incarnation);
+        }
+        self.state.digest.add(Keyspace::System, &key, &value, new.version, None);
+        self.change_system(&key, ChangeKind::Put { value, lease: None }, new.version, new.incarnation);
+        self.state.system.insert(key, new);
+    }
+
+    /// Deletes a system key; nothing when it is not there.
+    pub fn remove_system(&mut self, key: SystemKey, kind: ChangeKind) {
+        let key = key.encode();
+        let Some(old) = self.state.system.remove(&key) else { return };
+        // Of a deleted system key nothing need stay: neither its last value nor the record of the delete.
+        self.state.dead.extend([old.number, self.number]);
+        self.state.digest.remove(Keyspace::System, &key, &old.value, old.version, None);
+        self.change_system(&key, kind, 0, old.incarnation);
+    }
+
+    fn change_system(&mut self, key: &Key, kind: ChangeKind, version: i64, incarnation: Incarnation) {
+        self.changes.push(Change {
+            sub: self.changes.len() as u32,
+            keyspace: Keyspace::System,
+            local: false,
+            key: key.clone(),
+            kind,
+            create_revision: Revision::default(),
+            version,
+            incarnation,
+        });
+    }
+}
+
+/// Evaluates a transaction that only reads.
+///
+/// # Errors
+/// When a revision it reads at is compacted or yet to come.
+pub fn read(view: &View<'_>, txn: &Txn) -> Result<TxnReply, Refusal> {
+    let succeeded = txn.compares.iter().all(|compare| view.holds(compare));
+    let ops = if succeeded { &txn.success } else { &txn.failure };
+    let ranges = || ops.iter().filter_map(|op| if let Op::Range(op) = op { Some(op) } else { None });
+    ranges().try_for_each(|op| view.check(op.at))?;
+    let replies = ranges().map(|op| view.range(op).map(OpReply::Range)).collect::<Result<_, _>>()?;
+    Ok(TxnReply { revision: view.current, succeeded, replies })
+}
+
+/// Which branch each transaction takes, itself first, then the nested ones of that branch in order. All compares see
+/// the state before the first write.
+fn compare_path(view: &View<'_>, txn: &Txn) -> Vec<bool> {
+    fn walk(view: &View<'_>, txn: &Txn, path: &mut Vec<bool>) {
+        let succeeded = txn.compares.iter().all(|compare| view.holds(compare));
+        path.push(succeeded);
+        for op in if succeeded { &txn.success } else { &txn.failure } {
+            if let Op::Txn(nested) = op {
+                walk(view, nested, path);
+            }
+        }
+    }
+    let mut path = Vec::with_capacity(1);
+    walk(view, txn, &mut path);
+    path
+}
+
+/// The branch that the path's next step takes.
+fn branch<'t>(txn: &'t Txn, path: &mut std::slice::Iter<'_, bool>) -> (bool, &'t [Op]) {
+    let succeeded = path.next().copied().unwrap_or(false);
+    (succeeded, if succeeded { &txn.success } else { &txn.failure })
+}
+
+fn check(view: &View<'_>, state: &State, txn: &Txn, path: &mut std::slice::Iter<'_, bool>) -> Result<(), Refusal> {
+    for op in branch(txn, path).1 {
+        match op {
+            Op::Range(op) => view.check(op.at)?,
+            Op::Put(op) => check_put(view, state, op)?,
+            Op::Delete(_) => {}
+            Op::Txn(nested) => check(view, state, nested, path)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_put(view: &View<'_>, state: &State, op: &PutOp) -> Result<(), Refusal> {
+    if let PutLease::Set(Some(lease)) = op.lease
+        && !state.leases.contains(lease)
+    {
+        return Err(Refusal::LeaseNotFound);
+    }
+    let needs_key = op.value == PutValue::Keep || op.lease == PutLease::Keep;
+    if needs_key && view.index.get(&op.key, view.current).is_none() {
+        return Err(Refusal::KeyNotFound);
+    }
+    Ok(())
+}
