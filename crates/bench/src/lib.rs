@@ -1,1 +1,1 @@
-//! Empty until its first module lands.
+//! Load generators and benches for eddy beside etcd. So far: `empty`, the ceiling of a tonic server.
