@@ -1,1 +1,14 @@
-//! Empty until its first module lands.
+//! The process of eddy: flags, sockets, TLS, HTTP endpoints, metrics and logs around the replica.
+//!
+//! The replica itself is `eddy_crdt`, a machine without clock, disk and network. What is here gives it those.
+
+pub mod cli;
+pub mod config;
+pub mod grpc;
+pub mod http;
+pub mod limits;
+pub mod listen;
+pub mod log;
+pub mod metrics;
+pub mod run;
+pub mod tls;

@@ -1,2 +1,32 @@
-//! eddy.
-fn main() {}
+//! `eddy`: parse, run, exit code.
+
+use std::process::ExitCode;
+
+use eddy_server::{cli, log, run};
+
+fn main() -> ExitCode {
+    let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+    let env = std::env::vars_os().map(|(k, v)| (k.to_string_lossy().into_owned(), v.to_string_lossy().into_owned()));
+    let invocation = match cli::parse(args, env) {
+        Ok(cli::Action::Serve(invocation)) => invocation,
+        Ok(cli::Action::Print(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(err @ cli::CliError::Usage(_)) => {
+            eprint!("{err}");
+            return ExitCode::from(err.exit_code());
+        }
+        Err(err) => {
+            log::early_error("failed to verify flags", &err);
+            return ExitCode::from(err.exit_code());
+        }
+    };
+    match run::run(*invocation) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            log::early_error("failed to start", &*err);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,559 @@
+//! The table of etcd 3.7.3's flags: one row each, with how its value reaches the [`Config`].
+
+use std::path::PathBuf;
+
+use super::url::Url;
+use super::value::{ValueError, parse_bool, parse_duration, parse_int, parse_list, parse_set, parse_uint};
+use super::{Config, TlsFiles, gates};
+
+/// What giving a flag does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// What its help says.
+    Honoured,
+    /// Nothing: it steers raft, bbolt or the Go runtime, which eddy does not have.
+    None,
+    /// Nothing, and it is not even listed: etcd ignores it too.
+    Ignored,
+}
+
+/// How a flag's value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// May stand alone.
+    Bool,
+    /// A duration: in the configuration file a number of nanoseconds.
+    Duration,
+    /// Anything else.
+    Text,
+}
+
+/// One row.
+pub struct Flag {
+    /// Name without dashes.
+    pub name: &'static str,
+    /// Section of the help text.
+    pub section: &'static str,
+    /// Default as the help shows it.
+    pub default: &'static str,
+    /// One line for the help.
+    pub help: &'static str,
+    /// How the value is written.
+    pub kind: Kind,
+    /// What it does.
+    pub effect: Effect,
+    /// Whether it is a top-level key of the configuration file.
+    pub in_file: bool,
+    set: fn(&mut Config, &str) -> Result<(), ValueError>,
+}
+
+impl Flag {
+    /// Looks a flag up by its name.
+    pub fn by_name(name: &str) -> Option<&'static Flag> {
+        FLAGS.iter().find(|flag| flag.name == name)
+    }
+
+    /// Its environment variable: `ETCD_` and the name in capitals.
+    pub fn env(&self) -> String {
+        format!("ETCD_{}", self.name.to_ascii_uppercase().replace('-', "_"))
+    }
+
+    /// Gives the flag a value, and notes that it was given.
+    ///
+    /// # Errors
+    /// The value does not parse.
+    pub fn set(&self, config: &mut Config, value: &str) -> Result<(), ValueError> {
+        (self.set)(config, value)?;
+        config.explicit.insert(self.name.to_owned());
+        Ok(())
+    }
+}
+
+// Shorthands that make the table readable.
+type Set = fn(&mut Config, &str) -> Result<(), ValueError>;
+
+const fn text(section: &'static str, name: &'static str, default: &'static str, help: &'static str, set: Set) -> Flag {
+    Flag { name, section, default, help, kind: Kind::Text, effect: Effect::Honoured, in_file: true, set }
+}
+
+const fn boolean(
+    section: &'static str,
+    name: &'static str,
+    default: &'static str,
+    help: &'static str,
+    set: Set,
+) -> Flag {
+    Flag { kind: Kind::Bool, ..text(section, name, default, help, set) }
+}
+
+const fn duration(
+    section: &'static str,
+    name: &'static str,
+    default: &'static str,
+    help: &'static str,
+    set: Set,
+) -> Flag {
+    Flag { kind: Kind::Duration, ..text(section, name, default, help, set) }
+}
+
+impl Flag {
+    /// Not a top-level key of the configuration file: nested there, or absent.
+    const fn flag_only(self) -> Flag {
+        Flag { in_file: false, ..self }
+    }
+
+    const fn no_effect(self) -> Flag {
+        Flag { effect: Effect::None, ..self }
+    }
+}
+
+fn urls(target: &mut Vec<Url>, value: &str) -> Result<(), ValueError> {
+    // An empty list keeps the default, as in etcd.
+    if !value.is_empty() {
+        *target = Url::parse_list(value).map_err(|err| ValueError::new(err.to_string()))?;
+    }
+    Ok(())
+}
+
+fn to_bool(target: &mut bool, value: &str) -> Result<(), ValueError> {
+    *target = parse_bool(value)?;
+    Ok(())
+}
+
+fn to_text(target: &mut String, value: &str) -> Result<(), ValueError> {
+    value.clone_into(target);
+    Ok(())
+}
+
+fn to_path(target: &mut PathBuf, value: &str) -> Result<(), ValueError> {
+    *target = PathBuf::from(value);
+    Ok(())
+}
+
+fn to_u64(target: &mut u64, value: &str) -> Result<(), ValueError> {
+    *target = parse_uint(value, u64::MAX)?;
+    Ok(())
+}
+
+fn to_i64(target: &mut i64, value: &str) -> Result<(), ValueError> {
+    *target = parse_int(value)?;
+    Ok(())
+}
+
+fn to_duration(target: &mut std::time::Duration, value: &str) -> Result<(), ValueError> {
+    *target = parse_duration(value)?;
+    Ok(())
+}
+
+fn one_of(target: &mut String, value: &str, allowed: &[&str]) -> Result<(), ValueError> {
+    if !allowed.contains(&value) {
+        return Err(ValueError::new(format!("expected one of {}", allowed.join(", "))));
+    }
+    to_text(target, value)
+}
+
+// Values that are parsed, so that a typo is found, and then dropped.
+fn drop_text(_: &mut Config, _: &str) -> Result<(), ValueError> {
+    Ok(())
+}
+
+fn drop_bool(_: &mut Config, value: &str) -> Result<(), ValueError> {
+    parse_bool(value).map(drop)
+}
+
+fn drop_uint(_: &mut Config, value: &str) -> Result<(), ValueError> {
+    parse_uint(value, u64::MAX).map(drop)
+}
+
+fn drop_int(_: &mut Config, value: &str) -> Result<(), ValueError> {
+    parse_int(value).map(drop)
+}
+
+fn drop_duration(_: &mut Config, value: &str) -> Result<(), ValueError> {
+    parse_duration(value).map(drop)
+}
+
+fn v2_deprecation(_: &mut Config, value: &str) -> Result<(), ValueError> {
+    one_of(&mut String::new(), value, &["write-only", "write-only-skip-check", "write-only-drop-data", "gone"])
+}
+
+fn cors(config: &mut Config, value: &str) -> Result<(), ValueError> {
+    if value != "*" {
+        let urls = Url::parse_list(value).map_err(|err| ValueError::new(err.to_string()))?;
+        config.cors = urls.iter().map(Url::to_string).collect();
+    } else if !config.cors.iter().any(|origin| origin == "*") {
+        config.cors.push(value.to_owned());
+    }
+    Ok(())
+}
+
+fn streams(config: &mut Config, value: &str) -> Result<(), ValueError> {
+    let number = parse_uint(value, u64::from(u32::MAX))?;
+    config.max_concurrent_streams = u32::try_from(number).map_err(|_| ValueError::new("value out of range"))?;
+    Ok(())
+}
+
+const MEMBER: &str = "Member";
+const CLUSTERING: &str = "Clustering";
+const SECURITY: &str = "Security";
+const AUTH: &str = "Auth";
+const MONITORING: &str = "Profiling and monitoring";
+const LOGGING: &str = "Logging";
+const FEATURES: &str = "Features";
+const UNSAFE: &str = "Unsafe";
+const NO_EFFECT: &str = "Accepted without effect (raft, bbolt, Go)";
+
+/// All of them, in the order of the help text.
+pub static FLAGS: &[Flag] = &[
+    text(
+        "",
+        "config-file",
+        "",
+        "YAML file with these settings; other flags and variables are then ignored.",
+        drop_text,
+    )
+    .flag_only(),
+    text(MEMBER, "name", "default", "Human-readable name of this member.", |c, v| to_text(&mut c.name, v)),
+    text(MEMBER, "data-dir", "${name}.etcd, default.eddy", "Where everything is kept.", |c, v| {
+        to_path(&mut c.data_dir, v)
+    }),
+    text(MEMBER, "listen-client-urls", "http://localhost:2379", "URLs to serve clients on.", |c, v| {
+        urls(&mut c.listen_client_urls, v)
+    }),
+    text(
+        MEMBER,
+        "listen-client-http-urls",
+        "",
+        "URLs to serve HTTP only on; takes HTTP away from --listen-client-urls.",
+        |c, v| urls(&mut c.listen_client_http_urls, v),
+    ),
+    text(MEMBER, "listen-peer-urls", "http://localhost:2380", "URLs to serve peers on.", |c, v| {
+        urls(&mut c.listen_peer_urls, v)
+    }),
+    text(
+        MEMBER,
+        "quota-backend-bytes",
+        "0",
+        "Size of the data above which writes are refused; 0 is 2 GiB, negative is no limit.",
+        |c, v| to_i64(&mut c.quota_backend_bytes, v),
+    ),
+    text(MEMBER, "max-txn-ops", "128", "Most operations in one transaction.", |c, v| to_u64(&mut c.max_txn_ops, v)),
+    text(MEMBER, "max-request-bytes", "1572864", "Largest request, bytes.", |c, v| to_u64(&mut c.max_request_bytes, v)),
+    text(
+        MEMBER,
+        "max-concurrent-streams",
+        "4294967295",
+        "Most streams that a client can have open on one connection.",
+        streams,
+    ),
+    duration(MEMBER, "grpc-keepalive-min-time", "5s", "Shortest interval at which clients may ping.", |c, v| {
+        to_duration(&mut c.grpc_keepalive_min_time, v)
+    }),
+    duration(MEMBER, "grpc-keepalive-interval", "2h", "Interval at which clients are pinged (0 is never).", |c, v| {
+        to_duration(&mut c.grpc_keepalive_interval, v)
+    }),
+    duration(
+        MEMBER,
+        "grpc-keepalive-timeout",
+        "20s",
+        "How long a ping may stay unanswered before the connection is closed (0 is for ever).",
+        |c, v| to_duration(&mut c.grpc_keepalive_timeout, v),
+    ),
+    boolean(MEMBER, "socket-reuse-port", "false", "Set SO_REUSEPORT on listeners.", |c, v| {
+        to_bool(&mut c.socket_reuse_port, v)
+    })
+    .flag_only(),
+    boolean(MEMBER, "socket-reuse-address", "false", "Set SO_REUSEADDR on listeners.", |c, v| {
+        to_bool(&mut c.socket_reuse_address, v)
+    })
+    .flag_only(),
+    text(MEMBER, "feature-gates", "", "Feature gates as Name=bool,...", |c, v| gates::apply(&mut c.feature_gates, v)),
+    text(
+        CLUSTERING,
+        "initial-advertise-peer-urls",
+        "http://localhost:2380",
+        "This member's peer URLs, as the others see them.",
+        |c, v| urls(&mut c.initial_advertise_peer_urls, v),
+    ),
+    text(
+        CLUSTERING,
+        "initial-cluster",
+        "default=http://localhost:2380",
+        "Members at bootstrap as name=url,...",
+        |c, v| to_text(&mut c.initial_cluster, v),
+    ),
+    text(CLUSTERING, "initial-cluster-state", "new", "'new' or 'existing'.", |c, v| {
+        one_of(&mut c.initial_cluster_state, v, &["existing", "new"])
+    }),
+    text(CLUSTERING, "initial-cluster-token", "etcd-cluster", "Tells clusters with equal members apart.", |c, v| {
+        to_text(&mut c.initial_cluster_token, v)
+    }),
+    text(
+        CLUSTERING,
+        "advertise-client-urls",
+        "http://localhost:2379",
+        "This member's client URLs, as clients see them.",
+        |c, v| urls(&mut c.advertise_client_urls, v),
+    ),
+    boolean(CLUSTERING, "strict-reconfig-check", "true", "Refuse membership changes that look dangerous.", |c, v| {
+        to_bool(&mut c.strict_reconfig_check, v)
+    }),
+    text(
+        CLUSTERING,
+        "auto-compaction-retention",
+        "0",
+        "How much history to keep: a duration, hours, or revisions; 0 keeps all.",
+        |c, v| to_text(&mut c.auto_compaction_retention, v),
+    ),
+    text(CLUSTERING, "auto-compaction-mode", "periodic", "'periodic' or 'revision'.", |c, v| {
+        to_text(&mut c.auto_compaction_mode, v)
+    }),
+    text(SECURITY, "cert-file", "", "Certificate shown to clients.", |c, v| to_path(&mut c.client_tls.cert_file, v))
+        .flag_only(),
+    text(SECURITY, "key-file", "", "Key of --cert-file.", |c, v| to_path(&mut c.client_tls.key_file, v)).flag_only(),
+    boolean(SECURITY, "client-cert-auth", "false", "Clients must show a certificate.", |c, v| {
+        to_bool(&mut c.client_tls.client_cert_auth, v)
+    })
+    .flag_only(),
+    text(SECURITY, "client-cert-file", "", "Certificate shown when eddy itself is the client.", |c, v| {
+        to_path(&mut c.client_tls.client_cert_file, v)
+    })
+    .flag_only(),
+    text(SECURITY, "client-key-file", "", "Key of --client-cert-file.", |c, v| {
+        to_path(&mut c.client_tls.client_key_file, v)
+    })
+    .flag_only(),
+    text(SECURITY, "client-crl-file", "", "Revoked client certificates.", |c, v| {
+        to_path(&mut c.client_tls.crl_file, v)
+    })
+    .flag_only(),
+    text(
+        SECURITY,
+        "client-cert-allowed-hostname",
+        "",
+        "Host names, one of which a client certificate needs.",
+        |c, v| {
+            c.client_tls.allowed_hostnames = parse_list(v);
+            Ok(())
+        },
+    )
+    .flag_only(),
+    text(SECURITY, "trusted-ca-file", "", "CAs that client certificates must come from.", |c, v| {
+        to_path(&mut c.client_tls.trusted_ca_file, v)
+    })
+    .flag_only(),
+    boolean(SECURITY, "auto-tls", "false", "Generate a certificate for clients.", |c, v| {
+        to_bool(&mut c.client_tls.auto_tls, v)
+    })
+    .flag_only(),
+    text(SECURITY, "peer-cert-file", "", "Certificate shown to peers.", |c, v| to_path(&mut c.peer_tls.cert_file, v))
+        .flag_only(),
+    text(SECURITY, "peer-key-file", "", "Key of --peer-cert-file.", |c, v| to_path(&mut c.peer_tls.key_file, v))
+        .flag_only(),
+    boolean(SECURITY, "peer-client-cert-auth", "false", "Peers must show a certificate.", |c, v| {
+        to_bool(&mut c.peer_tls.client_cert_auth, v)
+    })
+    .flag_only(),
+    text(SECURITY, "peer-client-cert-file", "", "Certificate shown when dialling a peer.", |c, v| {
+        to_path(&mut c.peer_tls.client_cert_file, v)
+    })
+    .flag_only(),
+    text(SECURITY, "peer-client-key-file", "", "Key of --peer-client-cert-file.", |c, v| {
+        to_path(&mut c.peer_tls.client_key_file, v)
+    })
+    .flag_only(),
+    text(SECURITY, "peer-trusted-ca-file", "", "CAs that peer certificates must come from.", |c, v| {
+        to_path(&mut c.peer_tls.trusted_ca_file, v)
+    })
+    .flag_only(),
+    text(SECURITY, "peer-cert-allowed-cn", "", "Common names, one of which a peer certificate needs.", |c, v| {
+        c.peer_tls.allowed_cns = parse_list(v);
+        Ok(())
+    })
+    .flag_only(),
+    text(SECURITY, "peer-cert-allowed-hostname", "", "Host names, one of which a peer certificate needs.", |c, v| {
+        c.peer_tls.allowed_hostnames = parse_list(v);
+        Ok(())
+    })
+    .flag_only(),
+    boolean(SECURITY, "peer-auto-tls", "false", "Generate a certificate for peers.", |c, v| {
+        to_bool(&mut c.peer_tls.auto_tls, v)
+    })
+    .flag_only(),
+    text(SECURITY, "peer-crl-file", "", "Revoked peer certificates.", |c, v| to_path(&mut c.peer_tls.crl_file, v))
+        .flag_only(),
+    boolean(
+        SECURITY,
+        "peer-skip-client-san-verification",
+        "false",
+        "Do not compare a peer certificate's names with its address.",
+        |c, v| to_bool(&mut c.peer_tls.skip_client_san_verify, v),
+    )
+    .flag_only(),
+    text(SECURITY, "self-signed-cert-validity", "1", "Validity of generated certificates, years.", |c, v| {
+        to_u64(&mut c.self_signed_cert_validity, v)
+    }),
+    text(SECURITY, "cipher-suites", "", "TLS 1.2 cipher suites by their Go names.", |c, v| {
+        c.cipher_suites = parse_list(v);
+        Ok(())
+    }),
+    text(SECURITY, "tls-min-version", "TLS1.2", "TLS1.2 or TLS1.3.", |c, v| to_text(&mut c.tls_min_version, v)),
+    text(SECURITY, "tls-max-version", "", "TLS1.2 or TLS1.3; empty is the newest.", |c, v| {
+        to_text(&mut c.tls_max_version, v)
+    }),
+    text(SECURITY, "cors", "*", "Origins that browsers may come from.", cors),
+    text(SECURITY, "host-whitelist", "*", "Host names that plain HTTP requests may be addressed to.", |c, v| {
+        c.host_whitelist = parse_set(v);
+        Ok(())
+    }),
+    text(AUTH, "auth-token", "simple", "Token type and options ('simple' or 'jwt').", |c, v| {
+        to_text(&mut c.auth_token, v)
+    }),
+    text(AUTH, "bcrypt-cost", "10", "Cost of password hashes.", |c, v| to_u64(&mut c.bcrypt_cost, v)),
+    text(AUTH, "auth-token-ttl", "300", "Lifetime of a token, seconds.", |c, v| to_u64(&mut c.auth_token_ttl, v)),
+    boolean(MONITORING, "enable-pprof", "false", "Accepted; there is no Go runtime to profile.", |c, v| {
+        to_bool(&mut c.enable_pprof, v)
+    }),
+    text(MONITORING, "metrics", "basic", "'extensive' adds latency histograms per RPC.", |c, v| {
+        to_text(&mut c.metrics, v)
+    }),
+    text(MONITORING, "listen-metrics-urls", "", "URLs to serve /metrics and health on, beside the others.", |c, v| {
+        urls(&mut c.listen_metrics_urls, v)
+    }),
+    text(LOGGING, "logger", "zap", "Only 'zap', the shape of the log lines.", |c, v| to_text(&mut c.log.logger, v)),
+    text(LOGGING, "log-outputs", "default", "'default', 'stdout', 'stderr' or files.", |c, v| {
+        c.log.outputs = parse_set(v);
+        Ok(())
+    }),
+    text(LOGGING, "log-level", "info", "debug, info, warn, error, dpanic, panic or fatal.", |c, v| {
+        to_text(&mut c.log.level, v)
+    }),
+    text(LOGGING, "log-format", "json", "json or console.", |c, v| to_text(&mut c.log.format, v)),
+    duration(
+        LOGGING,
+        "warning-unary-request-duration",
+        "300ms",
+        "A unary request taking longer than this logs a warning.",
+        |c, v| to_duration(&mut c.warning_unary_request_duration, v),
+    ),
+    duration(
+        FEATURES,
+        "warning-apply-duration",
+        "100ms",
+        "Applying a request for longer than this logs a warning.",
+        |c, v| to_duration(&mut c.warning_apply_duration, v),
+    ),
+    duration(
+        FEATURES,
+        "watch-progress-notify-interval",
+        "10m",
+        "Interval of progress notifications on idle watches.",
+        |c, v| to_duration(&mut c.watch_progress_notify_interval, v),
+    ),
+    text(FEATURES, "compaction-batch-limit", "1000", "Most revisions removed in one step of a compaction.", |c, v| {
+        to_i64(&mut c.compaction_batch_limit, v)
+    }),
+    duration(FEATURES, "compaction-sleep-interval", "10ms", "Pause between two steps of a compaction.", |c, v| {
+        to_duration(&mut c.compaction_sleep_interval, v)
+    }),
+    text(FEATURES, "max-learners", "1", "Most members that do not vote.", |c, v| to_i64(&mut c.max_learners, v)),
+    boolean(UNSAFE, "unsafe-no-fsync", "false", "Acknowledge writes before they are on disk.", |c, v| {
+        to_bool(&mut c.unsafe_no_fsync, v)
+    }),
+    boolean(UNSAFE, "force-new-cluster", "false", "Start a new one-member cluster from existing data.", |c, v| {
+        to_bool(&mut c.force_new_cluster, v)
+    }),
+    text(NO_EFFECT, "wal-dir", "", "", drop_text).no_effect(),
+    text(NO_EFFECT, "snapshot-count", "10000", "", drop_uint).no_effect(),
+    text(NO_EFFECT, "snapshot-catchup-entries", "5000", "", drop_uint).no_effect(),
+    text(NO_EFFECT, "max-snapshots", "5", "", drop_uint).no_effect(),
+    text(NO_EFFECT, "max-wals", "5", "", drop_uint).no_effect(),
+    text(NO_EFFECT, "heartbeat-interval", "100", "", |c, v| to_u64(&mut c.raft.heartbeat_interval_ms, v)).no_effect(),
+    text(NO_EFFECT, "election-timeout", "1000", "", |c, v| to_u64(&mut c.raft.election_timeout_ms, v)).no_effect(),
+    boolean(NO_EFFECT, "initial-election-tick-advance", "true", "", drop_bool).no_effect(),
+    boolean(NO_EFFECT, "pre-vote", "true", "", drop_bool).no_effect(),
+    text(NO_EFFECT, "backend-bbolt-freelist-type", "map", "", drop_text).no_effect(),
+    duration(NO_EFFECT, "backend-batch-interval", "", "", drop_duration).no_effect(),
+    text(NO_EFFECT, "backend-batch-limit", "0", "", drop_int).no_effect(),
+    boolean(NO_EFFECT, "memory-mlock", "false", "", drop_bool).no_effect(),
+    text(NO_EFFECT, "bootstrap-defrag-threshold-megabytes", "0", "", drop_uint).no_effect(),
+    duration(NO_EFFECT, "raft-read-timeout", "5s", "", drop_duration).no_effect().flag_only(),
+    duration(NO_EFFECT, "raft-write-timeout", "5s", "", drop_duration).no_effect().flag_only(),
+    duration(NO_EFFECT, "corrupt-check-time", "0s", "", drop_duration).no_effect(),
+    duration(NO_EFFECT, "compact-hash-check-time", "1m", "", |c, v| {
+        to_duration(&mut c.raft.compact_hash_check_time, v)
+    })
+    .no_effect(),
+    duration(NO_EFFECT, "downgrade-check-time", "5s", "", drop_duration).no_effect(),
+    boolean(NO_EFFECT, "enable-grpc-gateway", "true", "", drop_bool).no_effect(),
+    boolean(NO_EFFECT, "enable-log-rotation", "false", "", drop_bool).no_effect(),
+    text(NO_EFFECT, "log-rotation-config-json", "", "", drop_text).no_effect(),
+    boolean(NO_EFFECT, "enable-distributed-tracing", "false", "", drop_bool).no_effect(),
+    text(NO_EFFECT, "distributed-tracing-address", "localhost:4317", "", drop_text).no_effect(),
+    text(NO_EFFECT, "distributed-tracing-service-name", "etcd", "", drop_text).no_effect(),
+    text(NO_EFFECT, "distributed-tracing-instance-id", "", "", drop_text).no_effect(),
+    text(NO_EFFECT, "distributed-tracing-sampling-rate", "0", "", drop_int).no_effect(),
+    text(NO_EFFECT, "v2-deprecation", "write-only", "", v2_deprecation).no_effect(),
+    // Discovery is refused by validation rather than ignored: a member that starts alone instead of joining loses data.
+    text(NO_EFFECT, "discovery-endpoints", "", "", |c, v| {
+        c.raft.discovery_endpoints = parse_list(v);
+        Ok(())
+    })
+    .no_effect()
+    .flag_only(),
+    text(NO_EFFECT, "discovery-token", "", "", |c, v| to_text(&mut c.raft.discovery_token, v)).no_effect().flag_only(),
+    text(NO_EFFECT, "discovery-srv", "", "", |c, v| to_text(&mut c.raft.discovery_srv, v)).no_effect(),
+    text(NO_EFFECT, "discovery-srv-name", "", "", |c, v| to_text(&mut c.raft.discovery_srv_name, v)).no_effect(),
+    text(NO_EFFECT, "discovery-fallback", "exit", "", |c, v| {
+        one_of(&mut c.raft.discovery_fallback, v, &["exit", "proxy"])
+    })
+    .no_effect()
+    .flag_only(),
+    duration(NO_EFFECT, "discovery-dial-timeout", "2s", "", drop_duration).no_effect().flag_only(),
+    duration(NO_EFFECT, "discovery-request-timeout", "5s", "", drop_duration).no_effect().flag_only(),
+    duration(NO_EFFECT, "discovery-keepalive-time", "2s", "", drop_duration).no_effect().flag_only(),
+    duration(NO_EFFECT, "discovery-keepalive-timeout", "6s", "", drop_duration).no_effect().flag_only(),
+    boolean(NO_EFFECT, "discovery-insecure-transport", "true", "", drop_bool).no_effect().flag_only(),
+    boolean(NO_EFFECT, "discovery-insecure-skip-tls-verify", "false", "", drop_bool).no_effect().flag_only(),
+    text(NO_EFFECT, "discovery-cert", "", "", drop_text).no_effect().flag_only(),
+    text(NO_EFFECT, "discovery-key", "", "", drop_text).no_effect().flag_only(),
+    text(NO_EFFECT, "discovery-cacert", "", "", drop_text).no_effect().flag_only(),
+    text(NO_EFFECT, "discovery-user", "", "", drop_text).no_effect().flag_only(),
+    text(NO_EFFECT, "discovery-password", "", "", drop_text).no_effect().flag_only(),
+    ignored("cluster-active-size"),
+    ignored("cluster-remove-delay"),
+    ignored("cluster-sync-interval"),
+    ignored("config"),
+    ignored("force"),
+    ignored("max-result-buffer"),
+    ignored("max-retry-attempts"),
+    ignored("peer-heartbeat-interval"),
+    ignored("peer-election-timeout"),
+    ignored("retry-interval"),
+    ignored("snapshot"),
+    ignored("v"),
+    ignored("vv"),
+];
+
+const fn ignored(name: &'static str) -> Flag {
+    // Bools, as Go's IgnoredFlag is: `--v` alone must not swallow the next argument.
+    Flag { effect: Effect::Ignored, in_file: false, ..boolean("", name, "", "", drop_text) }
+}
+
+/// The keys of `client-transport-security` and `peer-transport-security` in the configuration file.
+pub(crate) fn set_security(tls: &mut TlsFiles, key: &str, value: &str) -> Result<bool, ValueError> {
+    match key {
+        "cert-file" => to_path(&mut tls.cert_file, value)?,
+        "key-file" => to_path(&mut tls.key_file, value)?,
+        "client-cert-file" => to_path(&mut tls.client_cert_file, value)?,
+        "client-key-file" => to_path(&mut tls.client_key_file, value)?,
+        "client-cert-auth" => to_bool(&mut tls.client_cert_auth, value)?,
+        "trusted-ca-file" => to_path(&mut tls.trusted_ca_file, value)?,
+        "auto-tls" => to_bool(&mut tls.auto_tls, value)?,
+        "allowed-cn" => tls.allowed_cns = parse_list(value),
+        "allowed-hostname" => tls.allowed_hostnames = parse_list(value),
+        "skip-client-san-verification" => to_bool(&mut tls.skip_client_san_verify, value)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}

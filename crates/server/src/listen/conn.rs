@@ -1,0 +1,285 @@
+//! One connection, from its first byte to its last: TLS or not, HTTP/1.1 or HTTP/2, gRPC or not.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpConnectInfo;
+
+use super::sniff::Sniffed;
+use crate::config::Config;
+use crate::grpc::{Grpc, GrpcBody};
+use crate::http::{self as endpoints, Endpoints, HttpRequest, Surface};
+use crate::metrics::Metrics;
+
+/// A TLS handshake that takes longer is given up; etcd's limit.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of one stream in flight before the receiver must answer: above the largest usual request (1.5 MiB), so that
+/// one never waits for a window.
+const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+/// The same for all streams of a connection: bounds what one client can make us buffer.
+const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes of headers of one request; Go's limit for HTTP/1, and grpc-go's is larger than anything sent.
+const HEADERS_MAX: u32 = 64 * 1024;
+/// Buffer of an HTTP/1 connection: requests have no body to speak of.
+const HTTP1_BUFFER: usize = 64 * 1024;
+/// Idle time after which the kernel asks whether a TCP peer is still there, and the interval of its questions; Go's.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// What holds for every connection.
+#[derive(Debug, Clone)]
+pub struct ConnLimits {
+    /// Most streams of one HTTP/2 connection.
+    pub streams_max: u32,
+    /// Interval of pings; `None` for none.
+    pub ping_interval: Option<Duration>,
+    /// How long a ping may stay unanswered.
+    pub ping_timeout: Duration,
+    /// How long the headers of an HTTP/1 request may take, and the first bytes of any; etcd's 5 minutes.
+    pub header_timeout: Duration,
+}
+
+impl ConnLimits {
+    /// As the flags say.
+    pub fn of(config: &Config) -> ConnLimits {
+        let (interval, timeout) = (config.grpc_keepalive_interval, config.grpc_keepalive_timeout);
+        ConnLimits {
+            streams_max: config.max_concurrent_streams,
+            ping_interval: (!interval.is_zero() && !timeout.is_zero()).then_some(interval),
+            ping_timeout: timeout,
+            header_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What answers requests.
+pub struct Services {
+    /// gRPC.
+    pub grpc: Grpc,
+    /// The rest.
+    pub http: Endpoints,
+}
+
+pub(super) struct Setup {
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) plain: bool,
+    pub(super) grpc: bool,
+    pub(super) http: Option<Surface>,
+    pub(super) limits: ConnLimits,
+    pub(super) services: Arc<Services>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) stop: CancellationToken,
+}
+
+/// A connection that was accepted.
+pub(super) enum Stream {
+    Tcp(TcpStream, SocketAddr),
+    Unix(UnixStream),
+}
+
+/// Who is at the other end, for logs and for handlers (as request extension).
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// TCP address; `None` on a unix socket.
+    pub address: Option<SocketAddr>,
+    /// The client's certificate chain, verified; empty without TLS or without one.
+    pub certificates: Arc<[rustls::pki_types::CertificateDer<'static>]>,
+    /// Whether the connection is encrypted.
+    pub tls: bool,
+}
+
+/// Serves a connection to its end, or until the process stops and its requests are answered.
+pub(super) async fn serve(setup: Arc<Setup>, stream: Stream) {
+    match stream {
+        Stream::Tcp(stream, address) => {
+            // Neither failing is a reason to refuse the connection.
+            let _latency_only = stream.set_nodelay(true);
+            let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE).with_interval(TCP_KEEPALIVE);
+            let _late_detection = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+            handshake(setup, stream, Some(address)).await;
+        }
+        Stream::Unix(stream) => handshake(setup, stream, None).await,
+    }
+}
+
+async fn handshake<S>(setup: Arc<Setup>, stream: S, address: Option<SocketAddr>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut stream = Sniffed::new(stream);
+    let limit = setup.limits.header_timeout;
+    let first = until_stop(&setup.stop, timeout(limit, stream.is_tls())).await;
+    let Some(Ok(Ok(encrypted))) = first else { return };
+    let mut peer = Peer { address, certificates: Arc::from([]), tls: encrypted };
+    if !encrypted {
+        // Like etcd's multiplexer: what is not served here is closed without a word.
+        if setup.plain {
+            http(setup, stream, peer).await;
+        }
+        return;
+    }
+    let Some(tls) = setup.tls.clone() else { return };
+    let accepted = until_stop(&setup.stop, timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream))).await;
+    let remote = || address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+    match accepted {
+        Some(Ok(Ok(stream))) => {
+            peer.certificates = stream.get_ref().1.peer_certificates().unwrap_or(&[]).into();
+            http(setup, stream, peer).await;
+        }
+        Some(Ok(Err(err))) => {
+            setup.metrics.tls_handshake_failures.inc();
+            let side = if setup.http == Some(Surface::Peer) { "peer" } else { "client" };
+            if err.kind() == std::io::ErrorKind::UnexpectedEof {
+                tracing::debug!("remote-addr" = remote(), error = %err, "rejected connection on {side} endpoint");
+            } else {
+                tracing::warn!("remote-addr" = remote(), error = %err, "rejected connection on {side} endpoint");
+            }
+        }
+        Some(Err(_)) => {
+            setup.metrics.tls_handshake_failures.inc();
+            tracing::warn!("remote-addr" = remote(), error = "handshake timed out", "rejected connection");
+        }
+        None => {}
+    }
+}
+
+async fn http<S>(setup: Arc<Setup>, stream: S, peer: Peer)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut stream = Sniffed::new(stream);
+    let version = until_stop(&setup.stop, timeout(setup.limits.header_timeout, stream.is_http2())).await;
+    let Some(Ok(Ok(two))) = version else { return };
+    // Boxed, so that a connection that idles in one of them does not carry the size of all.
+    if two { Box::pin(http2(setup, stream, peer)).await } else { Box::pin(http1(setup, stream, peer)).await }
+}
+
+async fn http2<S>(setup: Arc<Setup>, stream: S, peer: Peer)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = &setup.limits;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams_max)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEADERS_MAX)
+        .keep_alive_interval(limits.ping_interval)
+        .keep_alive_timeout(limits.ping_timeout);
+    let stop = setup.stop.clone();
+    let service = service_fn(move |request| answer(setup.clone(), peer.clone(), request));
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        // What went wrong on one connection is its client's business; requests are counted and logged elsewhere.
+        _ = connection.as_mut() => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _closed = connection.await;
+        }
+    }
+}
+
+async fn http1<S>(setup: Arc<Setup>, stream: S, peer: Peer)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(setup.limits.header_timeout).max_buf_size(HTTP1_BUFFER);
+    let stop = setup.stop.clone();
+    let service = service_fn(move |request| answer(setup.clone(), peer.clone(), request));
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _closed = connection.await;
+        }
+    }
+}
+
+async fn until_stop<T>(stop: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        output = future => Some(output),
+        () = stop.cancelled() => None,
+    }
+}
+
+async fn answer(
+    setup: Arc<Setup>,
+    peer: Peer,
+    mut request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, std::convert::Infallible> {
+    let content = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let http2 = request.version() == http::Version::HTTP_2;
+    let only_grpc = setup.http.is_none();
+    if setup.grpc && http2 && (only_grpc || content.starts_with(b"application/grpc")) {
+        // What tonic's own server would have put there.
+        let info = TcpConnectInfo { local_addr: None, remote_addr: peer.address };
+        request.extensions_mut().insert(info);
+        request.extensions_mut().insert(peer);
+        return Ok(setup.services.grpc.call(request).await.map(ResponseBody::Grpc));
+    }
+    let response = match setup.http {
+        Some(surface) => {
+            let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+            let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str())).unwrap_or("");
+            let origin = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+            let request = HttpRequest { method: request.method(), uri: request.uri(), host, origin, tls: peer.tls };
+            setup.services.http.call(surface, request).await
+        }
+        None => endpoints::error(StatusCode::NOT_FOUND, "404 page not found"),
+    };
+    Ok(response.map(ResponseBody::Full))
+}
+
+/// A response of either kind.
+enum ResponseBody {
+    Grpc(GrpcBody),
+    Full(Full<Bytes>),
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        match &mut *self {
+            ResponseBody::Grpc(body) => Pin::new(body).poll_frame(cx),
+            ResponseBody::Full(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ResponseBody::Grpc(body) => body.is_end_stream(),
+            ResponseBody::Full(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ResponseBody::Grpc(body) => body.size_hint(),
+            ResponseBody::Full(body) => body.size_hint(),
+        }
+    }
+}

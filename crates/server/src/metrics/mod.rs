@@ -1,0 +1,201 @@
+//! Counters and gauges under etcd's metric names, so that etcd's dashboards and alerts work unchanged. One
+//! [`Metrics`] with a typed field per metric; the parts increment those, `/metrics` prints them.
+
+pub mod process;
+pub mod rpc;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+use crate::cli::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
+use crate::config::Config;
+use crate::config::gates::GATES;
+
+/// Registration fails only on a malformed or repeated name, that is, on a mistake in this module.
+#[derive(Debug, thiserror::Error)]
+#[error("metrics: {0}")]
+pub struct MetricsError(#[from] prometheus::Error);
+
+struct Register<'a>(&'a Registry);
+
+impl Register<'_> {
+    fn add<C: Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> Result<C, MetricsError> {
+        let collector = collector?;
+        self.0.register(Box::new(collector.clone()))?;
+        Ok(collector)
+    }
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, MetricsError> {
+        self.add(IntCounter::new(name, help))
+    }
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, MetricsError> {
+        self.add(IntGauge::new(name, help))
+    }
+    fn float(&self, name: &str, help: &str) -> Result<Gauge, MetricsError> {
+        self.add(Gauge::new(name, help))
+    }
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, MetricsError> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, MetricsError> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+    /// etcd's buckets: `start`, doubled `count - 1` times.
+    fn seconds(&self, name: &str, help: &str, start: f64, count: usize) -> Result<Histogram, MetricsError> {
+        let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
+        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets)))
+    }
+}
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $field:ident: $type:ty = $method:ident($name:literal, $help:literal $(, $arg:expr)*);)*) => {
+        /// Everything that `/metrics` shows.
+        pub struct Metrics {
+            registry: Registry,
+            process: process::Process,
+            /// Counters per RPC.
+            pub rpc: rpc::RpcMetrics,
+            $($(#[$doc])* #[doc = concat!("`", $name, "`: ", $help)] pub $field: $type,)*
+        }
+
+        impl Metrics {
+            /// All metrics at zero; `extensive` adds latency histograms per RPC.
+            ///
+            /// # Errors
+            /// Never with the names in this module.
+            pub fn new(extensive: bool) -> Result<Metrics, MetricsError> {
+                let registry = Registry::new();
+                let register = Register(&registry);
+                $(let $field = register.$method($name, $help $(, $arg)*)?;)*
+                let process = process::Process::register(&register)?;
+                let rpc = rpc::RpcMetrics::register(&register, extensive)?;
+                Ok(Metrics { process, rpc, $($field,)* registry })
+            }
+        }
+    };
+}
+
+metrics! {
+    has_leader: IntGauge = gauge("etcd_server_has_leader", "1 if a leader exists: every replica is its own.");
+    is_leader: IntGauge = gauge("etcd_server_is_leader", "1 if this member is a leader: every replica is.");
+    is_learner: IntGauge = gauge("etcd_server_is_learner", "1 if this member is a learner.");
+    leader_changes_seen: IntCounter = counter("etcd_server_leader_changes_seen_total", "Changes of leader seen.");
+    heartbeat_send_failures: IntCounter =
+        counter("etcd_server_heartbeat_send_failures_total", "Heartbeats that failed; eddy sends none.");
+    slow_apply: IntCounter = counter("etcd_server_slow_apply_total", "Requests that took long to apply.");
+    slow_read_indexes: IntCounter =
+        counter("etcd_server_slow_read_indexes_total", "Linearizable reads that waited long for a flush.");
+    read_indexes_failed: IntCounter =
+        counter("etcd_server_read_indexes_failed_total", "Linearizable reads that failed.");
+    proposals_committed: IntGauge =
+        gauge("etcd_server_proposals_committed_total", "Entries committed to this replica's journal.");
+    proposals_applied: IntGauge = gauge("etcd_server_proposals_applied_total", "Entries applied by this replica.");
+    proposals_pending: IntGauge = gauge("etcd_server_proposals_pending", "Writes waiting in the queue or for their flush.");
+    proposals_failed: IntCounter = counter("etcd_server_proposals_failed_total", "Writes refused by queue or disk.");
+    snapshot_apply_in_progress: IntGauge =
+        gauge("etcd_server_snapshot_apply_in_progress_total", "1 while a snapshot of state is installed.");
+    learner_promote_successes: IntCounter =
+        counter("etcd_server_learner_promote_successes", "Learners promoted.");
+    quota_backend_bytes: IntGauge = gauge("etcd_server_quota_backend_bytes", "Quota of the data, bytes.");
+    server_id: IntGaugeVec = gauges("etcd_server_id", "1 for this member's id in hexadecimal.", &["server_id"]);
+    server_version: IntGaugeVec =
+        gauges("etcd_server_version", "1 for the etcd version that is implemented.", &["server_version"]);
+    cluster_version: IntGaugeVec = gauges("etcd_cluster_version", "1 for the cluster version.", &["cluster_version"]);
+    feature_enabled: IntGaugeVec =
+        gauges("etcd_server_feature_enabled", "1 for a feature gate that is on.", &["name", "stage"]);
+    health_success: IntCounter = counter("etcd_server_health_success", "Health checks that succeeded.");
+    health_failures: IntCounter = counter("etcd_server_health_failures", "Health checks that failed.");
+    healthcheck: IntGaugeVec = gauges("etcd_server_healthcheck", "Result of each check, 1 is good.", &["type", "name"]);
+    healthchecks: IntCounterVec =
+        counters("etcd_server_healthchecks_total", "Results of each check.", &["type", "name", "status"]);
+    range_duration: Histogram =
+        seconds("etcd_server_range_duration_seconds", "Time to answer a range.", 0.0001, 19);
+    client_grpc_sent_bytes: IntCounter =
+        counter("etcd_network_client_grpc_sent_bytes_total", "Bytes sent to gRPC clients.");
+    client_grpc_received_bytes: IntCounter =
+        counter("etcd_network_client_grpc_received_bytes_total", "Bytes received from gRPC clients.");
+    wal_fsync: Histogram = seconds("etcd_disk_wal_fsync_duration_seconds", "Time of a journal flush.", 0.001, 14);
+    wal_write_bytes: IntGauge = gauge("etcd_disk_wal_write_bytes_total", "Bytes written to the journal.");
+    wal_write: Histogram = seconds("etcd_disk_wal_write_duration_seconds", "Time to write a group.", 0.001, 14);
+    backend_commit: Histogram =
+        seconds("etcd_disk_backend_commit_duration_seconds", "Time from a group's start to its flush.", 0.001, 14);
+    backend_defrag: Histogram = seconds("etcd_disk_backend_defrag_duration_seconds", "Time of a defragmentation.", 0.1, 13);
+    backend_snapshot: Histogram = seconds("etcd_disk_backend_snapshot_duration_seconds", "Time of a snapshot.", 0.01, 17);
+    defrag_inflight: IntGauge = gauge("etcd_disk_defrag_inflight", "1 while defragmenting.");
+    db_total_size: IntGauge = gauge("etcd_mvcc_db_total_size_in_bytes", "Size of the data on disk, bytes.");
+    db_total_size_in_use: IntGauge =
+        gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of the data that is in use, bytes.");
+    db_open_read_transactions: IntGauge = gauge("etcd_mvcc_db_open_read_transactions", "Reads in flight.");
+    put: IntCounter = counter("etcd_mvcc_put_total", "Puts seen by this member.");
+    range: IntCounter = counter("etcd_mvcc_range_total", "Ranges seen by this member.");
+    delete: IntCounter = counter("etcd_mvcc_delete_total", "Deletes seen by this member.");
+    txn: IntCounter = counter("etcd_mvcc_txn_total", "Transactions seen by this member.");
+    hash: Histogram = seconds("etcd_mvcc_hash_duration_seconds", "Time of a hash.", 0.01, 15);
+    hash_rev: Histogram = seconds("etcd_mvcc_hash_rev_duration_seconds", "Time of a hash at a revision.", 0.01, 15);
+    keys: IntGauge = gauge("etcd_debugging_mvcc_keys_total", "Keys that exist.");
+    watch_streams: IntGauge = gauge("etcd_debugging_mvcc_watch_stream_total", "Open watch streams.");
+    watchers: IntGauge = gauge("etcd_debugging_mvcc_watcher_total", "Watchers.");
+    slow_watchers: IntGauge = gauge("etcd_debugging_mvcc_slow_watcher_total", "Watchers that lag and are caught up.");
+    events: IntCounter = counter("etcd_debugging_mvcc_events_total", "Events sent.");
+    pending_events: IntGauge = gauge("etcd_debugging_mvcc_pending_events_total", "Events waiting to be sent.");
+    compact_revision: IntGauge = gauge("etcd_debugging_mvcc_compact_revision", "Revision of the last compaction.");
+    current_revision: IntGauge = gauge("etcd_debugging_mvcc_current_revision", "The revision.");
+    put_size: IntGauge = gauge("etcd_debugging_mvcc_total_put_size_in_bytes", "Bytes put by this member.");
+    compaction_keys: IntCounter = counter("etcd_debugging_mvcc_db_compaction_keys_total", "Keys compacted.");
+    compaction_last: IntGauge =
+        gauge("etcd_debugging_mvcc_db_compaction_last", "Unix time of the last compaction, 0 since start.");
+    lease_granted: IntCounter = counter("etcd_debugging_lease_granted_total", "Leases granted.");
+    lease_revoked: IntCounter = counter("etcd_debugging_lease_revoked_total", "Leases revoked.");
+    lease_renewed: IntCounter = counter("etcd_debugging_lease_renewed_total", "Leases kept alive.");
+    lease_ttl: Histogram = seconds("etcd_debugging_lease_ttl_total", "TTLs of leases, seconds.", 1.0, 24);
+    lease_expired: IntCounter = counter("etcd_debugging_server_lease_expired_total", "Leases expired.");
+    auth_revision: IntGauge = gauge("etcd_debugging_auth_revision", "Revision of users and roles.");
+    scrapes_in_flight: IntGauge = gauge("promhttp_metric_handler_requests_in_flight", "Scrapes being served.");
+    scrapes: IntCounterVec = counters("promhttp_metric_handler_requests_total", "Scrapes by HTTP status.", &["code"]);
+    connections: IntGauge = gauge("eddy_connections", "Open connections.");
+    connections_accepted: IntCounter = counter("eddy_connections_accepted_total", "Connections accepted.");
+    accept_failures: IntCounter = counter("eddy_accept_failures_total", "Accepts that failed (out of descriptors).");
+    tls_handshake_failures: IntCounter = counter("eddy_tls_handshake_failures_total", "TLS handshakes that failed.");
+    writable: IntGauge = gauge("eddy_writable", "0 after a failed flush: no more writes until a restart.");
+}
+
+impl Metrics {
+    /// The metrics of a server with this configuration, constants filled in.
+    ///
+    /// # Errors
+    /// As [`Metrics::new`].
+    pub fn for_config(config: &Config) -> Result<Metrics, MetricsError> {
+        let metrics = Metrics::new(config.extensive_metrics())?;
+        metrics.has_leader.set(1);
+        metrics.is_leader.set(1);
+        metrics.leader_changes_seen.inc();
+        metrics.writable.set(1);
+        metrics.compact_revision.set(-1);
+        metrics.current_revision.set(1);
+        metrics.auth_revision.set(1);
+        metrics.quota_backend_bytes.set(config.quota_bytes().and_then(|b| i64::try_from(b).ok()).unwrap_or(i64::MAX));
+        metrics.server_version.with_label_values(&[ETCD_VERSION]).set(1);
+        let cluster = ETCD_CLUSTER_VERSION.rsplit_once('.').map_or(ETCD_CLUSTER_VERSION, |(minor, _)| minor);
+        metrics.cluster_version.with_label_values(&[cluster]).set(1);
+        for (name, stage, _) in GATES {
+            metrics.feature_enabled.with_label_values(&[name, stage]).set(i64::from(config.gate(name)));
+        }
+        for code in ["200", "500", "503"] {
+            metrics.scrapes.with_label_values(&[code]).reset();
+        }
+        Ok(metrics)
+    }
+
+    /// The text that Prometheus scrapes.
+    ///
+    /// # Errors
+    /// As [`Metrics::new`].
+    pub fn text(&self) -> Result<Vec<u8>, MetricsError> {
+        self.process.refresh();
+        let mut text = Vec::with_capacity(128 * 1024);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
