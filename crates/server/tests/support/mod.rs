@@ -1,0 +1,144 @@
+//! A real server process in a temporary directory: eddy, or anything else that takes etcd's flags.
+
+use std::{
+    fs::File,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use eddy_proto::etcdserverpb::{RangeRequest, kv_client::KvClient};
+use tonic::transport::{Channel, Endpoint};
+
+/// How long a server may take from its start to its first answered request, on a busy machine.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Pause between two attempts to reach a server that is starting.
+const RETRY_EVERY: Duration = Duration::from_millis(10);
+/// A port that was free may be taken before the server binds it; then others are tried.
+const PORT_ATTEMPTS: u32 = 5;
+
+/// The folder with the real programs that eddy is tested against: `EDDY_PEERS`, or where `tools/peers/build` puts them.
+///
+/// # Errors
+/// Neither EDDY_PEERS nor a home directory is set.
+#[allow(dead_code, reason = "not every test that starts a server needs them")]
+pub fn peers() -> Result<PathBuf> {
+    let cache = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let root = std::env::var_os("EDDY_PEERS").map(PathBuf::from);
+    let root = root.or_else(|| cache().or_else(home).map(|c| c.join("eddy/peers")));
+    Ok(root.context("set EDDY_PEERS to the folder that tools/peers/build filled")?.join("bin"))
+}
+
+/// A running server. Dropping it kills it.
+pub struct Server {
+    child: Child,
+    port: u16,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts `binary` on `data_dir` with ports of its own and waits until it answers a read.
+    ///
+    /// # Errors
+    /// The binary cannot be run, ends, or does not answer in time; the message holds the end of its log.
+    pub async fn start(binary: &Path, data_dir: &Path, flags: &[&str]) -> Result<Server> {
+        let mut last = None;
+        for _ in 0..PORT_ATTEMPTS {
+            let mut server = Server::spawn(binary, data_dir, flags)?;
+            match server.ready().await {
+                Ok(()) => return Ok(server),
+                Err(e) if e.to_string().contains("address already in use") => last = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        Err(last.unwrap_or_else(|| anyhow::anyhow!("no free port")))
+    }
+
+    fn spawn(binary: &Path, data_dir: &Path, flags: &[&str]) -> Result<Server> {
+        let [port, peer] = free_ports()?;
+        let (client_url, peer_url) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+        let log = data_dir.with_extension("log");
+        let output = File::options().create(true).append(true).open(&log)?;
+        let child = Command::new(binary)
+            .args(["--name", "default", "--data-dir"])
+            .arg(data_dir)
+            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+            .args(["--initial-cluster", &format!("default={peer_url}")])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot run {}", binary.display()))?;
+        Ok(Server { child, port, log })
+    }
+
+    async fn ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended with {status} before it was ready:\n{}", self.log_tail());
+            }
+            if let Ok(channel) = self.endpoint()?.connect().await {
+                let probe = RangeRequest { key: "\0".into(), count_only: true, ..RangeRequest::default() };
+                if KvClient::new(channel).range(probe).await.is_ok() {
+                    return Ok(());
+                }
+            }
+            if Instant::now() > deadline {
+                bail!("the server did not answer within {READY_WITHIN:?}:\n{}", self.log_tail());
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    }
+
+    fn endpoint(&self) -> Result<Endpoint> {
+        Ok(Endpoint::from_shared(self.url())?.connect_timeout(Duration::from_secs(5)))
+    }
+
+    /// The client URL.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub async fn connect(&self) -> Result<Channel> {
+        self.endpoint()?.connect().await.with_context(|| format!("cannot reach the server:\n{}", self.log_tail()))
+    }
+
+    /// `kill -9`, and waits until the process is gone.
+    ///
+    /// # Errors
+    /// The process cannot be killed.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// The end of what the server printed.
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(3000)..]).into_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Fails only when the process is gone already.
+        drop(self.kill());
+    }
+}
+
+/// Two ports that were free a moment ago.
+fn free_ports() -> Result<[u16; 2]> {
+    let (a, b) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+    Ok([a.local_addr()?.port(), b.local_addr()?.port()])
+}
