@@ -1,6 +1,6 @@
 module eddy/tools/peers/benchmark
 
-go 1.26.8
+go 1.26.0
 
 require go.etcd.io/etcd/v3 v3.6.8
 

@@ -1,6 +1,6 @@
 module eddy/tools/peers/etcd
 
-go 1.26.8
+go 1.26.0
 
 require (
 	go.etcd.io/etcd/etcdctl/v3 v3.7.3

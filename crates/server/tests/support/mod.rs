@@ -57,6 +57,17 @@ impl Server {
         Err(last.unwrap_or_else(|| anyhow::anyhow!("no free port")))
     }
 
+    /// Starts `binary` and kills it after that time, ready or not.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    #[allow(dead_code, reason = "not every test that starts a server kills it so early")]
+    pub async fn start_and_kill(binary: &Path, data_dir: &Path, after: Duration) -> Result<()> {
+        let mut server = Server::spawn(binary, data_dir, &[])?;
+        tokio::time::sleep(after).await;
+        server.kill()
+    }
+
     fn spawn(binary: &Path, data_dir: &Path, flags: &[&str]) -> Result<Server> {
         let [port, peer] = free_ports()?;
         let (client_url, peer_url) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
