@@ -160,7 +160,9 @@ impl Config {
             .try_for_each(Url::check_host)
             .map_err(|source| ConfigError::AdvertiseClient { urls: join(&self.advertise_client_urls), source })?;
         for url in &self.listen_client_http_urls {
-            if self.listen_client_urls.iter().any(|other| other.address() == url.address()) {
+            // Port 0 is another port each time.
+            let fixed = url.scheme().is_unix() || url.port() != "0";
+            if fixed && self.listen_client_urls.iter().any(|other| other.address() == url.address()) {
                 return Err(ConfigError::SameUrl(url.clone()));
             }
         }

@@ -93,6 +93,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, ValueError> {
     while !rest.is_empty() {
         let number_len = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, after) = rest.split_at(number_len);
+        if number.is_empty() {
+            return Err(invalid());
+        }
         let unit_len = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_len);
         let unit_ns: u128 = match unit {

@@ -1,0 +1,8 @@
+//! The process around the replica: flags, TLS, connections, signals.
+
+mod connections;
+mod flags;
+mod lifecycle;
+mod rpcs;
+mod support;
+mod tls;
