@@ -62,7 +62,8 @@ impl Grpc {
                 response.headers_mut().insert("grpc-message", HeaderValue::from_static(NOT_BUILT));
             }
         }
-        let end = streaming.then(|| Box::pin(self.stop.clone().cancelled_owned()));
+        // A child token: thousands of watches asking the same one would wait for each other.
+        let end = streaming.then(|| Box::pin(self.stop.child_token().cancelled_owned()));
         response.map(|body| GrpcBody { body, counted: Some((call, Frames::default())), end })
     }
 }

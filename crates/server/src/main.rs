@@ -4,6 +4,9 @@ use std::process::ExitCode;
 
 use eddy_server::{cli, log, run};
 
+// The system's allocator: an idle process stays under 10 MB with it. Whoever sets another measures idle memory and
+// the put rate before and after.
+
 fn main() -> ExitCode {
     let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
     let env = std::env::vars_os().map(|(k, v)| (k.to_string_lossy().into_owned(), v.to_string_lossy().into_owned()));

@@ -37,6 +37,11 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// The same for all streams of a connection: bounds what one client can make us buffer.
 const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes of one stream that wait for the client to read: what a watch costs whose client never does.
+const SEND_BUFFER: usize = 128 * 1024;
+/// Requests that their client took back before they were looked at; above it the connection is closed as an attack
+/// (CVE-2023-44487). h2's 20 is less than what one client program cancels at once when it ends.
+const PENDING_RESETS: usize = 1024;
 /// Bytes of headers of one request; Go's limit for HTTP/1, and grpc-go's is larger than anything sent.
 const HEADERS_MAX: u32 = 64 * 1024;
 /// Buffer of an HTTP/1 connection: requests have no body to speak of.
@@ -184,9 +189,12 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(HEADERS_MAX)
+        .max_send_buf_size(SEND_BUFFER)
+        .max_pending_accept_reset_streams(Some(PENDING_RESETS))
         .keep_alive_interval(limits.ping_interval)
         .keep_alive_timeout(limits.ping_timeout);
-    let stop = setup.stop.clone();
+    // A child: every wake-up asks it, and all connections asking one token would wait for each other.
+    let stop = setup.stop.child_token();
     let service = service_fn(move |request| answer(setup.clone(), peer.clone(), request));
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
@@ -205,7 +213,8 @@ where
 {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(setup.limits.header_timeout).max_buf_size(HTTP1_BUFFER);
-    let stop = setup.stop.clone();
+    // A child: every wake-up asks it, and all connections asking one token would wait for each other.
+    let stop = setup.stop.child_token();
     let service = service_fn(move |request| answer(setup.clone(), peer.clone(), request));
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {

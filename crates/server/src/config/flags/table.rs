@@ -1,73 +1,9 @@
 //! The table of etcd 3.7.3's flags: one row each, with how its value reaches the [`Config`].
 
-use std::path::PathBuf;
-
-use super::url::Url;
-use super::value::{ValueError, parse_bool, parse_duration, parse_int, parse_list, parse_set, parse_uint};
-use super::{Config, TlsFiles, gates};
-
-/// What giving a flag does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// What its help says.
-    Honoured,
-    /// Nothing: it steers raft, bbolt or the Go runtime, which eddy does not have.
-    None,
-    /// Nothing, and it is not even listed: etcd ignores it too.
-    Ignored,
-}
-
-/// How a flag's value is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// May stand alone.
-    Bool,
-    /// A duration: in the configuration file a number of nanoseconds.
-    Duration,
-    /// Anything else.
-    Text,
-}
-
-/// One row.
-pub struct Flag {
-    /// Name without dashes.
-    pub name: &'static str,
-    /// Section of the help text.
-    pub section: &'static str,
-    /// Default as the help shows it.
-    pub default: &'static str,
-    /// One line for the help.
-    pub help: &'static str,
-    /// How the value is written.
-    pub kind: Kind,
-    /// What it does.
-    pub effect: Effect,
-    /// Whether it is a top-level key of the configuration file.
-    pub in_file: bool,
-    set: fn(&mut Config, &str) -> Result<(), ValueError>,
-}
-
-impl Flag {
-    /// Looks a flag up by its name.
-    pub fn by_name(name: &str) -> Option<&'static Flag> {
-        FLAGS.iter().find(|flag| flag.name == name)
-    }
-
-    /// Its environment variable: `ETCD_` and the name in capitals.
-    pub fn env(&self) -> String {
-        format!("ETCD_{}", self.name.to_ascii_uppercase().replace('-', "_"))
-    }
-
-    /// Gives the flag a value, and notes that it was given.
-    ///
-    /// # Errors
-    /// The value does not parse.
-    pub fn set(&self, config: &mut Config, value: &str) -> Result<(), ValueError> {
-        (self.set)(config, value)?;
-        config.explicit.insert(self.name.to_owned());
-        Ok(())
-    }
-}
+use super::{Effect, Flag, Kind, to_bool, to_path};
+use crate::config::url::Url;
+use crate::config::value::{ValueError, parse_bool, parse_duration, parse_int, parse_list, parse_set, parse_uint};
+use crate::config::{Config, gates};
 
 // Shorthands that make the table readable.
 type Set = fn(&mut Config, &str) -> Result<(), ValueError>;
@@ -115,18 +51,8 @@ fn urls(target: &mut Vec<Url>, value: &str) -> Result<(), ValueError> {
     Ok(())
 }
 
-fn to_bool(target: &mut bool, value: &str) -> Result<(), ValueError> {
-    *target = parse_bool(value)?;
-    Ok(())
-}
-
 fn to_text(target: &mut String, value: &str) -> Result<(), ValueError> {
     value.clone_into(target);
-    Ok(())
-}
-
-fn to_path(target: &mut PathBuf, value: &str) -> Result<(), ValueError> {
-    *target = PathBuf::from(value);
     Ok(())
 }
 
@@ -538,22 +464,4 @@ pub static FLAGS: &[Flag] = &[
 const fn ignored(name: &'static str) -> Flag {
     // Bools, as Go's IgnoredFlag is: `--v` alone must not swallow the next argument.
     Flag { effect: Effect::Ignored, in_file: false, ..boolean("", name, "", "", drop_text) }
-}
-
-/// The keys of `client-transport-security` and `peer-transport-security` in the configuration file.
-pub(crate) fn set_security(tls: &mut TlsFiles, key: &str, value: &str) -> Result<bool, ValueError> {
-    match key {
-        "cert-file" => to_path(&mut tls.cert_file, value)?,
-        "key-file" => to_path(&mut tls.key_file, value)?,
-        "client-cert-file" => to_path(&mut tls.client_cert_file, value)?,
-        "client-key-file" => to_path(&mut tls.client_key_file, value)?,
-        "client-cert-auth" => to_bool(&mut tls.client_cert_auth, value)?,
-        "trusted-ca-file" => to_path(&mut tls.trusted_ca_file, value)?,
-        "auto-tls" => to_bool(&mut tls.auto_tls, value)?,
-        "allowed-cn" => tls.allowed_cns = parse_list(value),
-        "allowed-hostname" => tls.allowed_hostnames = parse_list(value),
-        "skip-client-san-verification" => to_bool(&mut tls.skip_client_san_verify, value)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
 }
