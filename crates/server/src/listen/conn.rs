@@ -119,13 +119,13 @@ pub(super) async fn serve(setup: Arc<Setup>, stream: Stream) {
             let _latency_only = stream.set_nodelay(true);
             let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE).with_interval(TCP_KEEPALIVE);
             let _late_detection = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-            handshake(setup, stream, Some(address)).await;
+            first_byte(setup, stream, Some(address)).await;
         }
-        Stream::Unix(stream) => handshake(setup, stream, None).await,
+        Stream::Unix(stream) => first_byte(setup, stream, None).await,
     }
 }
 
-async fn handshake<S>(setup: Arc<Setup>, stream: S, address: Option<SocketAddr>)
+async fn first_byte<S>(setup: Arc<Setup>, stream: S, address: Option<SocketAddr>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -133,7 +133,7 @@ where
     let limit = setup.limits.header_timeout;
     let first = until_stop(&setup.stop, timeout(limit, stream.is_tls())).await;
     let Some(Ok(Ok(encrypted))) = first else { return };
-    let mut peer = Peer { address, certificates: Arc::from([]), tls: encrypted };
+    let peer = Peer { address, certificates: Arc::from([]), tls: encrypted };
     if !encrypted {
         // Like etcd's multiplexer: what is not served here is closed without a word.
         if setup.plain {
@@ -141,7 +141,17 @@ where
         }
         return;
     }
-    let Some(tls) = setup.tls.clone() else { return };
+    // Boxed, like what follows it: a connection that has sent nothing does not carry the size of a handshake.
+    if let Some(tls) = setup.tls.clone() {
+        Box::pin(handshake(setup, tls, stream, peer)).await;
+    }
+}
+
+async fn handshake<S>(setup: Arc<Setup>, tls: Arc<ServerConfig>, stream: S, mut peer: Peer)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let address = peer.address;
     let accepted = until_stop(&setup.stop, timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream))).await;
     let remote = || address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
     match accepted {
