@@ -11,4 +11,5 @@ pub mod listen;
 pub mod log;
 pub mod metrics;
 pub mod run;
+pub mod storage;
 pub mod tls;

@@ -1,0 +1,166 @@
+//! The store's directory: its layout, its format, its lock, and what a crash may have left half done in it.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::StorageError;
+
+/// The line in the `format` file. Another number means: this version must not touch the store.
+const FORMAT: &str = "eddy journal 1\n";
+
+/// Turns an [`std::io::Error`] into a [`StorageError`] that says what was tried on which file.
+pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StorageError {
+    let path = path.to_owned();
+    move |source| match source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StorageError::NoSpace { path },
+        _ => StorageError::Io { doing, path, source },
+    }
+}
+
+/// The locked directory.
+#[derive(Debug)]
+pub(super) struct Dir {
+    root: PathBuf,
+    // Held for its lock; the system drops it with the process.
+    _lock: File,
+}
+
+impl Dir {
+    /// Creates the directory where it is missing, and locks it.
+    pub fn lock(data_dir: &Path) -> Result<Self, StorageError> {
+        let root = data_dir.join("eddy");
+        let mut create = DirBuilder::new();
+        create.recursive(true).mode(0o700);
+        create.create(&root).map_err(io("create", &root))?;
+        let path = root.join("lock");
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(io("create", &path))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { root, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StorageError::InUse { path: root }),
+            Err(TryLockError::Error(source)) => Err(io("lock", &path)(source)),
+        }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn journal(&self) -> PathBuf {
+        self.root.join("journal")
+    }
+
+    pub fn fresh(&self) -> PathBuf {
+        self.root.join("journal.new")
+    }
+
+    pub fn retired(&self) -> PathBuf {
+        self.root.join("journal.old")
+    }
+
+    pub fn mark(&self) -> PathBuf {
+        self.root.join("mark")
+    }
+
+    pub fn format(&self) -> PathBuf {
+        self.root.join("format")
+    }
+
+    /// Whether the store was created completely; refuses a format that is not ours.
+    pub fn check_format(&self) -> Result<bool, StorageError> {
+        let path = self.format();
+        let found = match std::fs::read(&path) {
+            Ok(found) => found,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(io("read", &path)(e)),
+        };
+        if found == FORMAT.as_bytes() {
+            return Ok(true);
+        }
+        let found = String::from_utf8_lossy(&found[..found.len().min(80)]).trim_end().to_owned();
+        Err(StorageError::Format { path, found, supported: FORMAT.trim_end().to_owned() })
+    }
+
+    /// Declares the store created.
+    pub fn write_format(&self) -> Result<(), StorageError> {
+        let path = self.format();
+        let draft = self.root.join("format.new");
+        std::fs::write(&draft, FORMAT).map_err(io("write", &draft))?;
+        sync_file(&draft)?;
+        std::fs::rename(&draft, &path).map_err(io("rename", &draft))?;
+        sync_dir(&self.root)?;
+        if let Some(parent) = self.root.parent() {
+            sync_dir(parent)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a defragmentation that a crash interrupted. The copy was complete and synced before the old database
+    /// gave up its name; so whichever of the two is there under a name is whole.
+    pub fn finish_swap(&self) -> Result<(), StorageError> {
+        let (journal, fresh, retired) = (self.journal(), self.fresh(), self.retired());
+        if !exists(&journal)? && exists(&retired)? {
+            let whole = if exists(&fresh)? { &fresh } else { &retired };
+            std::fs::rename(whole, &journal).map_err(io("rename", whole))?;
+            sync_dir(&self.root)?;
+        }
+        if exists(&journal)? {
+            remove_tree(&fresh)?;
+            remove_tree(&retired)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn exists(path: &Path) -> Result<bool, StorageError> {
+    path.try_exists().map_err(io("look for", path))
+}
+
+pub(super) fn remove_tree(path: &Path) -> Result<(), StorageError> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("remove", path)(e)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn sync_file(path: &Path) -> Result<(), StorageError> {
+    File::open(path).and_then(|f| f.sync_all()).map_err(io("sync", path))
+}
+
+/// Makes the names in a directory durable.
+pub(super) fn sync_dir(path: &Path) -> Result<(), StorageError> {
+    sync_file(path)
+}
+
+/// Makes a directory with all its files durable.
+pub(super) fn sync_tree(path: &Path) -> Result<(), StorageError> {
+    for entry in std::fs::read_dir(path).map_err(io("read", path))? {
+        let entry = entry.map_err(io("read", path))?;
+        let kind = entry.file_type().map_err(io("read", path))?;
+        if kind.is_dir() {
+            sync_tree(&entry.path())?;
+        } else if kind.is_file() {
+            sync_file(&entry.path())?;
+        }
+    }
+    sync_dir(path)
+}
+
+/// Bytes that the blocks of a directory's files take.
+pub(super) fn bytes_on_disk(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(path) else { return 0 };
+    entries
+        .flatten()
+        .map(|entry| match entry.metadata() {
+            Ok(m) if m.is_dir() => bytes_on_disk(&entry.path()),
+            Ok(m) => m.blocks() * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}
