@@ -1,6 +1,7 @@
 //! The store's directory: its layout, its format, its lock, and what a crash may have left half done in it.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ const FORMAT: &str = "eddy journal 1\n";
 pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StorageError {
     let path = path.to_owned();
     move |source| match source.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StorageError::NoSpace { path },
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => StorageError::NoSpace { path },
         _ => StorageError::Io { doing, path, source },
     }
 }
@@ -34,12 +35,8 @@ impl Dir {
         create.recursive(true).mode(0o700);
         create.create(&root).map_err(io("create", &root))?;
         let path = root.join("lock");
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(io("create", &path))?;
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io("create", &path))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { root, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(StorageError::InUse { path: root }),
@@ -76,7 +73,7 @@ impl Dir {
         let path = self.format();
         let found = match std::fs::read(&path) {
             Ok(found) => found,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(io("read", &path)(e)),
         };
         if found == FORMAT.as_bytes() {
@@ -123,7 +120,7 @@ pub(super) fn exists(path: &Path) -> Result<bool, StorageError> {
 
 pub(super) fn remove_tree(path: &Path) -> Result<(), StorageError> {
     match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("remove", path)(e)),
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(io("remove", path)(e)),
         _ => Ok(()),
     }
 }

@@ -40,12 +40,8 @@ pub(super) struct Mark {
 impl Mark {
     /// Creates or replaces the mark, durably.
     pub fn create(path: &Path, state: State) -> Result<Self, StorageError> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(io("create", path))?;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(io("create", path))?;
         let mark = Self { file, path: path.to_owned() };
         mark.write(state)?;
         mark.sync()?;
@@ -63,7 +59,9 @@ impl Mark {
         file.read_exact_at(&mut block, 0).map_err(io("read", path))?;
         let (body, sum) = block.split_at(LEN - 8);
         if sum != xxh3_64(body).to_le_bytes() || &body[..8] != MAGIC {
-            return Err(damaged("the mark of the last durable write has a wrong checksum, so a loss could not be noticed"));
+            return Err(damaged(
+                "the mark of the last durable write has a wrong checksum, so a loss could not be noticed",
+            ));
         }
         let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|b| block[i * 8 + b]));
         let state = State {
@@ -79,12 +77,8 @@ impl Mark {
     pub fn write(&self, state: State) -> Result<(), StorageError> {
         let mut block = [0; LEN];
         block[..8].copy_from_slice(MAGIC);
-        let words = [
-            u64::from(state.unsynced) * FLAG_UNSYNCED,
-            state.generation,
-            state.next,
-            state.log_end.cast_unsigned(),
-        ];
+        let words =
+            [u64::from(state.unsynced) * FLAG_UNSYNCED, state.generation, state.next, state.log_end.cast_unsigned()];
         for (i, word) in words.into_iter().enumerate() {
             block[8 + i * 8..16 + i * 8].copy_from_slice(&word.to_le_bytes());
         }

@@ -279,7 +279,10 @@ impl Packer {
     pub fn finish(mut self, meta: Option<&Meta>) -> Vec<(PageKey, Vec<u8>)> {
         self.cut();
         let last = self.done.len();
-        (1..).zip(self.done).map(|(i, (key, kind, payload))| (key, finish(&key, kind, meta.filter(|_| i == last), &payload))).collect()
+        (1..)
+            .zip(self.done)
+            .map(|(i, (key, kind, payload))| (key, finish(&key, kind, meta.filter(|_| i == last), &payload)))
+            .collect()
     }
 }
 
@@ -289,7 +292,15 @@ mod tests {
 
     #[test]
     fn pages_and_parts_come_back_as_they_were() {
-        let meta = Meta { generation: 300, next: 9, live: 3, live_bytes: 77, sum: u64::MAX, high_water: 99, head: Bytes::from_static(b"h") };
+        let meta = Meta {
+            generation: 300,
+            next: 9,
+            live: 3,
+            live_bytes: 77,
+            sum: u64::MAX,
+            high_water: 99,
+            head: Bytes::from_static(b"h"),
+        };
         let long = vec![7u8; PAGE_BYTES * 2 + 1];
         let mut packer = Packer::new();
         packer.push(5, b"");

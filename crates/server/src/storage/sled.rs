@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::ops::Bound;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,8 +12,16 @@ use sled::Db;
 use super::contain::contain;
 use super::dir::{self, Dir, io};
 use super::mark::{Mark, State};
-use super::page::{self, Content, META_KEY, Meta, PAGE_BYTES, Packer, RECORD_OVERHEAD};
+use super::page::{self, META_KEY, Meta, PAGE_BYTES, Packer};
 use super::{AppendStats, Group, Journal, StorageError, scan};
+
+mod rewrite;
+mod space;
+mod tally;
+mod trim;
+
+use self::tally::Tally;
+use self::trim::Slice;
 
 /// sled's unit of allocation and reuse. Large enough that a tree node of full pages stays below a quarter of it.
 const SEGMENT: usize = 1 << 20;
@@ -25,8 +32,13 @@ const CACHE_BYTES: u64 = 8 << 20;
 /// A head up to this size is written inside the page of its group, a longer one as a value of its own.
 const INLINE_HEAD: usize = 1 << 10;
 
-/// While copying, how much may wait in sled's buffers.
-const COPY_FLUSH: usize = 4 << 20;
+/// After so much was loaded, sled is closed and opened again: its cache counts accesses in blocks of 64 per part before
+/// it evicts anything, and so would hold on to everything that is read once.
+const LOAD_REOPEN: usize = 32 << 20;
+
+/// `tidy` leaves a log alone that is below this, or below `TIDY_FACTOR` times the live bytes.
+const TIDY_BYTES: u64 = 64 << 20;
+const TIDY_FACTOR: u64 = 4;
 
 /// How to open a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,6 +213,14 @@ impl SledJournal {
         })
     }
 
+    /// Closes sled and opens it again, to empty its cache.
+    fn forget_cache(&mut self) -> Result<(), StorageError> {
+        let db = self.db.take();
+        contain(|| drop(db)).map_err(|what| damaged(&self.log_path, what))?;
+        self.db = Some(open_sled(&self.dir.journal())?);
+        Ok(())
+    }
+
     /// Hands sled's buffers to the file.
     fn flush(&mut self) -> Result<(), StorageError> {
         self.with_db(|db| db.flush().map(drop))?;
@@ -236,43 +256,6 @@ impl SledJournal {
         Ok(took)
     }
 
-    /// Has zeroed, allocated segments ready ahead of sled, so that a full disk is noticed before anything is written,
-    /// and so that syncs need not commit a new file length each time.
-    fn reserve(&mut self, bytes: usize) -> Result<(), StorageError> {
-        let need = 2 + (bytes as u64).saturating_mul(2) / SEGMENT as u64;
-        let position = self.log_end() / SEGMENT as i64;
-        if self.reserved.0 == position && self.reserved.1 >= need {
-            return Ok(());
-        }
-        if self.dirty {
-            // Nothing of sled's may be on its way to the file while its end is extended here.
-            self.risky(Self::flush)?;
-        }
-        let len = self.log.metadata().map_err(io("read", &self.log_path))?.len();
-        let segments = len.div_ceil(SEGMENT as u64);
-        let mut free = 0;
-        while free < need && free < segments && self.unused(segments - 1 - free)? {
-            free += 1;
-        }
-        let target = (segments + need - free) * SEGMENT as u64;
-        if len < target {
-            if let Err(e) = extend(&self.log, len, target, self.options.fsync) {
-                // Give back what was taken; a file that stays longer does no harm.
-                let _ = self.log.set_len(len);
-                return Err(io("extend", &self.log_path)(e));
-            }
-        }
-        self.reserved = (self.log_end() / SEGMENT as i64, need);
-        Ok(())
-    }
-
-    /// Whether sled has never written to a segment.
-    fn unused(&self, segment: u64) -> Result<bool, StorageError> {
-        let mut header = [0xff; scan::SEGMENT_HEADER];
-        let read = self.log.read_at(&mut header, segment * SEGMENT as u64).map_err(io("read", &self.log_path))?;
-        Ok(read == header.len() && header == [0; scan::SEGMENT_HEADER])
-    }
-
     /// Writes values with the new meta and makes them durable.
     fn commit(&mut self, mut values: Vec<(page::PageKey, Vec<u8>)>, meta: Meta) -> Result<AppendStats, StorageError> {
         let start = Instant::now();
@@ -298,8 +281,21 @@ impl Journal for SledJournal {
         }
         let mut found = Tally::default();
         let mut db = self.with_db(|db| Ok(db.iter()))?;
+        let mut read = 0;
         while let Some((key, value)) = self.with_db(|_| db.next().transpose())? {
             found.value(&key, &value, visit).map_err(|e| e.at(&self.log_path))?;
+            read += value.len();
+            if read > LOAD_REOPEN {
+                read = 0;
+                drop(db);
+                self.forget_cache()?;
+                let after = (Bound::Excluded(key), Bound::Unbounded);
+                db = self.with_db(|db| Ok(db.range(after)))?;
+            }
+        }
+        drop(db);
+        if found.seen.live_bytes > LOAD_REOPEN as u64 {
+            self.forget_cache()?;
         }
         let meta = found.finish(&self.marked).map_err(|what| damaged(&self.log_path, what))?;
         self.meta = meta;
@@ -307,6 +303,10 @@ impl Journal for SledJournal {
         // What was read may be a write that was never acknowledged and is not on disk yet; it counts from now on.
         self.risky(|this| {
             this.settle(false)?;
+            // sled has zeroed the rest of its segment with one long write, which Linux caches as one unit; see `extend`.
+            if this.options.fsync {
+                rustix::fs::fadvise(&this.log, 0, None, rustix::fs::Advice::DontNeed).ok();
+            }
             if !this.options.fsync {
                 this.marked = State { unsynced: true, ..this.marked };
                 this.mark.write(this.marked)?;
@@ -393,23 +393,18 @@ impl Journal for SledJournal {
         self.risky(|this| this.settle(false).map(drop))
     }
 
-    fn defragment(&mut self) -> Result<(), StorageError> {
+    fn tidy(&mut self) -> Result<bool, StorageError> {
         self.ready()?;
-        if self.meta.generation == 0 {
-            return Ok(());
+        let len = self.log.metadata().map_err(io("read", &self.log_path))?.len();
+        let bloated = len > TIDY_BYTES && len / TIDY_FACTOR > self.meta.live_bytes;
+        if bloated {
+            self.rewrite(false)?;
         }
-        self.risky(|this| this.settle(false))?;
-        let fresh = self.dir.fresh();
-        dir::remove_tree(&fresh)?;
-        let copy = self.copy_to(&fresh);
-        let (db, meta) = match copy {
-            Ok(copy) => copy,
-            Err(e) => {
-                dir::remove_tree(&fresh)?;
-                return Err(e);
-            }
-        };
-        self.risky(|this| this.swap(db, meta))
+        Ok(bloated)
+    }
+
+    fn defragment(&mut self) -> Result<(), StorageError> {
+        self.rewrite(true)
     }
 
     fn size_in_use(&self) -> u64 {
@@ -435,300 +430,6 @@ impl Drop for SledJournal {
             tracing::error!(error = %e, "closing the journal failed");
         }
     }
-}
-
-/// What one `trim` gathers before it writes anything.
-struct Slice {
-    meta: Meta,
-    packer: Packer,
-    removed: Vec<page::PageKey>,
-    read: usize,
-}
-
-impl Slice {
-    fn new(meta: Meta) -> Self {
-        Self { meta, packer: Packer::new(), removed: Vec::new(), read: 0 }
-    }
-
-    fn record(
-        &mut self,
-        number: u64,
-        record: &[u8],
-        dead: &mut BTreeSet<u64>,
-        keep: &mut dyn FnMut(u64, &Bytes) -> Option<Bytes>,
-    ) {
-        if !dead.remove(&number) {
-            self.packer.push(number, record);
-            return;
-        }
-        self.meta.remove(number, record);
-        if let Some(content) = keep(number, &Bytes::copy_from_slice(record)) {
-            self.meta.add(number, &content);
-            self.packer.push(number, &content);
-        }
-    }
-}
-
-impl SledJournal {
-    /// Rewrites the page that holds `number`, and those after it while they hold dead records too or fit into the page
-    /// that is being written: many small groups become few pages.
-    fn with_slice(
-        &self,
-        slice: &mut Slice,
-        number: u64,
-        dead: &mut BTreeSet<u64>,
-        max_bytes: usize,
-        keep: &mut dyn FnMut(u64, &Bytes) -> Option<Bytes>,
-    ) -> Result<(), StorageError> {
-        let last = page::key(number, u32::MAX);
-        let mut at = self.with_db(|db| db.range(..=last).next_back().transpose())?;
-        if let Some((key, _)) = &at
-            && let Some((first, part)) = page::parse_key(key)
-            && part > 0
-        {
-            // The last part of a long record; begin with its first.
-            at = self.with_db(|db| db.get(page::key(first, 0)).map(|v| v.map(|v| (key_of(first, 0), v))))?;
-        }
-        let mut first_page = true;
-        while let Some((key, value)) = at {
-            if key.as_ref() == META_KEY {
-                break;
-            }
-            let bad = || damaged(&self.log_path, format!("the page at key {:02x?} does not check out", key.as_ref()));
-            let wanted = |first: u64, last: u64| dead.range(first..=last).next().is_some();
-            let after;
-            match page::decode(&key, &value).ok_or_else(bad)?.content {
-                Content::Page(records) => {
-                    let (Some(&(first, _)), Some(&(last, _))) = (records.first(), records.last()) else {
-                        return Err(bad());
-                    };
-                    let fits = slice.packer.open_bytes().is_some_and(|open| open + value.len() <= PAGE_BYTES);
-                    let take = if first_page {
-                        wanted(first, last)
-                    } else {
-                        slice.read < max_bytes && (wanted(first, last) || fits)
-                    };
-                    if !take {
-                        break;
-                    }
-                    slice.read += value.len();
-                    for (number, record) in records {
-                        slice.record(number, record, dead, keep);
-                    }
-                    slice.removed.push(page::key(first, 0));
-                    after = page::key(first, u32::MAX);
-                }
-                Content::Part { number: first, total, .. } => {
-                    if !wanted(first, first) || (!first_page && slice.read >= max_bytes) {
-                        break;
-                    }
-                    let (record, keys) = self.long_record(first, total)?;
-                    slice.read += record.len();
-                    slice.removed.extend(keys);
-                    slice.record(first, &record, dead, keep);
-                    after = page::key(first, u32::MAX);
-                }
-                Content::Meta => break,
-            }
-            first_page = false;
-            at = self.with_db(|db| db.range((Bound::Excluded(after), Bound::Unbounded)).next().transpose())?;
-        }
-        Ok(())
-    }
-
-    fn long_record(&self, number: u64, total: u64) -> Result<(Vec<u8>, Vec<page::PageKey>), StorageError> {
-        let bad = || damaged(&self.log_path, format!("record {number} is not whole"));
-        let mut record = Vec::new();
-        let mut keys = Vec::new();
-        for part in 0.. {
-            if record.len() as u64 >= total {
-                break;
-            }
-            let key = page::key(number, part);
-            let value = self.with_db(|db| db.get(key))?.ok_or_else(bad)?;
-            let Some(Content::Part { bytes, .. }) = page::decode(&key, &value).map(|v| v.content) else {
-                return Err(bad());
-            };
-            record.extend_from_slice(bytes);
-            keys.push(key);
-        }
-        if record.len() as u64 == total { Ok((record, keys)) } else { Err(bad()) }
-    }
-
-    /// Copies all live records to a new database, durably.
-    fn copy_to(&self, fresh: &Path) -> Result<(Db, Meta), StorageError> {
-        let need = self.meta.live_bytes * 2 + 8 * SEGMENT as u64;
-        if fs4::available_space(self.dir.root()).map_err(io("look at", self.dir.root()))? < need {
-            return Err(StorageError::NoSpace { path: fresh.to_owned() });
-        }
-        let new = open_sled(fresh)?;
-        let insert = |values: Vec<(page::PageKey, Vec<u8>)>| {
-            let write = || {
-                values.into_iter().try_for_each(|(key, value)| new.insert(key, value).map(drop))?;
-                new.flush()
-            };
-            contain(write).map_err(|what| damaged(fresh, what))?.map_err(|e| sled_error(fresh, e))
-        };
-        let mut packer = Packer::new();
-        let mut found = Tally::default();
-        let mut db = self.with_db(|db| Ok(db.iter()))?;
-        while let Some((key, value)) = self.with_db(|_| db.next().transpose())? {
-            let mut push = |number, record: Bytes| {
-                packer.push(number, &record);
-                Ok(())
-            };
-            found.value(&key, &value, &mut push).map_err(|e| e.at(&self.log_path))?;
-            if packer.bytes() > COPY_FLUSH {
-                insert(std::mem::replace(&mut packer, Packer::new()).finish(None))?;
-            }
-        }
-        found.finish(&self.marked).map_err(|what| damaged(&self.log_path, what))?;
-        let mut meta = self.meta.clone();
-        meta.generation += 1;
-        meta.high_water = meta.live_bytes;
-        let mut values = packer.finish(None);
-        values.push((META_KEY, page::encode_meta(&meta)));
-        insert(values)?;
-        dir::sync_tree(fresh)?;
-        Ok((new, meta))
-    }
-
-    /// Gives the copy the journal's name.
-    fn swap(&mut self, new: Db, meta: Meta) -> Result<(), StorageError> {
-        let (journal, fresh, retired) = (self.dir.journal(), self.dir.fresh(), self.dir.retired());
-        // The position in the old log means nothing in the new one.
-        self.marked.log_end = -1;
-        self.mark.write(self.marked)?;
-        self.mark.sync()?;
-        dir::remove_tree(&retired)?;
-        std::fs::rename(&journal, &retired).map_err(io("rename", &journal))?;
-        dir::sync_dir(self.dir.root())?;
-        std::fs::rename(&fresh, &journal).map_err(io("rename", &fresh))?;
-        dir::sync_dir(self.dir.root())?;
-        let old = self.db.replace(new);
-        contain(|| drop(old)).map_err(|what| damaged(&retired, what))?;
-        self.log = open_log(&self.log_path)?;
-        self.meta = meta;
-        self.reserved = (-1, 0);
-        self.settle(false)?;
-        dir::remove_tree(&retired)
-    }
-}
-
-/// Counts what is read, to compare it with the meta.
-#[derive(Default)]
-struct Tally {
-    best: Option<Meta>,
-    seen: Meta,
-    last: Option<u64>,
-    long: Option<(u64, u32, u64, Vec<u8>)>,
-}
-
-/// Why a value cannot be taken in.
-enum Bad {
-    Value(String),
-    Visitor(StorageError),
-}
-
-impl Bad {
-    fn at(self, path: &Path) -> StorageError {
-        match self {
-            Self::Value(what) => damaged(path, what),
-            Self::Visitor(e) => e,
-        }
-    }
-}
-
-impl Tally {
-    fn value(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
-    ) -> Result<(), Bad> {
-        let bad = || Bad::Value(format!("the page at key {key:02x?} does not check out"));
-        let value = page::decode(key, value).ok_or_else(bad)?;
-        if value.meta.as_ref().is_some_and(|m| self.best.as_ref().is_none_or(|b| b.generation < m.generation)) {
-            self.best = value.meta;
-        }
-        if let Some((number, ..)) = &self.long
-            && !matches!(value.content, Content::Part { .. })
-        {
-            return Err(Bad::Value(format!("record {number} is not whole")));
-        }
-        match value.content {
-            Content::Meta => {}
-            Content::Page(records) => {
-                for (number, record) in records {
-                    self.record(number, Bytes::copy_from_slice(record), visit)?;
-                }
-            }
-            Content::Part { number, part, total, bytes } => {
-                let (mut so_far, parts) = match self.long.take() {
-                    None => (Vec::new(), 0),
-                    Some((n, parts, t, so_far)) if n == number && t == total => (so_far, parts),
-                    Some((n, ..)) => return Err(Bad::Value(format!("record {n} is not whole"))),
-                };
-                if part != parts {
-                    return Err(Bad::Value(format!("record {number} is not whole")));
-                }
-                so_far.extend_from_slice(bytes);
-                if (so_far.len() as u64) < total {
-                    self.long = Some((number, parts + 1, total, so_far));
-                } else {
-                    self.record(number, so_far.into(), visit)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn record(
-        &mut self,
-        number: u64,
-        record: Bytes,
-        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
-    ) -> Result<(), Bad> {
-        if self.last.is_some_and(|last| last >= number) {
-            return Err(Bad::Value(format!("record {number} comes twice")));
-        }
-        self.last = Some(number);
-        self.seen.add(number, &record);
-        visit(number, record).map_err(Bad::Visitor)
-    }
-
-    /// The newest meta, if all that it promises was read.
-    fn finish(self, marked: &State) -> Result<Meta, String> {
-        let Some(meta) = self.best else {
-            return match (marked.generation, self.seen.live) {
-                (0, 0) => Ok(Meta::default()),
-                _ => Err(format!("acknowledged records before number {} are missing", marked.next)),
-            };
-        };
-        if meta.generation < marked.generation {
-            return Err(format!(
-                "it ends before record {} and write {}; everything before record {} and up to write {} was acknowledged",
-                meta.next, meta.generation, marked.next, marked.generation
-            ));
-        }
-        let whole = (meta.live, meta.live_bytes, meta.sum) == (self.seen.live, self.seen.live_bytes, self.seen.sum)
-            && self.last.is_none_or(|last| last < meta.next)
-            && self.long.is_none();
-        if !whole {
-            return Err(format!(
-                "{} records of {} bytes should be there, {} of {} bytes were found, or some were altered",
-                meta.live,
-                meta.live_bytes - meta.live * RECORD_OVERHEAD,
-                self.seen.live,
-                self.seen.live_bytes - self.seen.live * RECORD_OVERHEAD,
-            ));
-        }
-        Ok(meta)
-    }
-}
-
-fn key_of(number: u64, part: u32) -> sled::IVec {
-    sled::IVec::from(&page::key(number, part))
 }
 
 fn check_head(head: &Bytes) -> Result<(), StorageError> {
@@ -774,18 +475,6 @@ fn open_sled(path: &Path) -> Result<Db, StorageError> {
             Err(what) => return Err(damaged(path, what)),
         }
     }
-}
-
-/// Zeroes and allocates a file from `from` to `to`.
-fn extend(file: &File, from: u64, to: u64, sync: bool) -> std::io::Result<()> {
-    let zeros = vec![0; 256 << 10];
-    let mut at = from;
-    while at < to {
-        let len = usize::try_from(to - at).unwrap_or(zeros.len()).min(zeros.len());
-        file.write_all_at(&zeros[..len], at)?;
-        at += len as u64;
-    }
-    if sync { file.sync_all() } else { Ok(()) }
 }
 
 fn damaged(path: &Path, what: String) -> StorageError {

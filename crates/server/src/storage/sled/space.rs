@@ -1,0 +1,61 @@
+//! Space ahead of sled's log.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::super::dir::io;
+use super::super::{StorageError, scan};
+use super::{SEGMENT, SledJournal};
+
+impl SledJournal {
+    /// Has zeroed, allocated segments ready ahead of sled, so that a full disk is noticed before anything is written,
+    /// and so that syncs need not commit a new file length each time.
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), StorageError> {
+        let need = 2 + (bytes as u64).saturating_mul(2) / SEGMENT as u64;
+        let position = self.log_end() / SEGMENT as i64;
+        if self.reserved.0 == position && self.reserved.1 >= need {
+            return Ok(());
+        }
+        if self.dirty {
+            // Nothing of sled's may be on its way to the file while its end is extended here.
+            self.risky(Self::flush)?;
+        }
+        let len = self.log.metadata().map_err(io("read", &self.log_path))?.len();
+        let segments = len.div_ceil(SEGMENT as u64);
+        let mut free = 0;
+        while free < need && free < segments && self.unused(segments - 1 - free)? {
+            free += 1;
+        }
+        let target = (segments + need - free) * SEGMENT as u64;
+        if len < target
+            && let Err(e) = extend(&self.log, len, target, self.options.fsync)
+        {
+            // Give back what was taken; a file that stays longer does no harm.
+            self.log.set_len(len).ok();
+            return Err(io("extend", &self.log_path)(e));
+        }
+        self.reserved = (self.log_end() / SEGMENT as i64, need);
+        Ok(())
+    }
+
+    /// Whether sled has never written to a segment.
+    fn unused(&self, segment: u64) -> Result<bool, StorageError> {
+        let mut header = [0xff; scan::SEGMENT_HEADER];
+        let read = self.log.read_at(&mut header, segment * SEGMENT as u64).map_err(io("read", &self.log_path))?;
+        Ok(read == header.len() && header == [0; scan::SEGMENT_HEADER])
+    }
+}
+
+/// Zeroes and allocates a file from `from` to `to`.
+fn extend(file: &File, from: u64, to: u64, sync: bool) -> std::io::Result<()> {
+    // Block by block: Linux caches a longer write in units of its size, and then writes such a unit out whole for each
+    // small append into it (measured: 160 KB instead of 6 KB per append).
+    let zeros = [0; 4096];
+    let mut at = from;
+    while at < to {
+        let len = usize::try_from(to - at).unwrap_or(zeros.len()).min(zeros.len());
+        file.write_all_at(&zeros[..len], at)?;
+        at += len as u64;
+    }
+    if sync { file.sync_all() } else { Ok(()) }
+}
