@@ -1,0 +1,129 @@
+//! Who may depend on what, read from the resolved dependency graph: the walls between the crates are real.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// A pure state machine has no use for a runtime, a clock, randomness, a disk or a network.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "async-std",
+    "smol",
+    "mio",
+    "socket2",
+    "rustix",
+    "hyper",
+    "h2",
+    "tonic",
+    "tower",
+    "reqwest",
+    "rustls",
+    "sled",
+    "fs4",
+    "tempfile",
+    "memmap2",
+    "rand",
+    "rand_core",
+    "getrandom",
+    "fastrand",
+    "chrono",
+    "time",
+    "instant",
+    "crossbeam",
+    "rayon",
+    "parking_lot",
+    "tracing",
+    "log",
+];
+/// Direct dependents, among the crates of this workspace, that are allowed.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("tokio", &["eddy-server", "eddy-bench"]),
+    ("sled", &["eddy-server"]),
+    ("eddy-crdt", &["eddy-server"]),
+    ("eddy-server", &[]),
+];
+
+struct Graph {
+    /// Package name -> names of its normal and build dependencies.
+    edges: BTreeMap<String, BTreeSet<String>>,
+    members: BTreeSet<String>,
+    /// Packages that are neither ours nor from crates.io.
+    foreign: Vec<String>,
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
+    value[key].as_str().with_context(|| format!("{key} of {value}"))
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
+    Ok(value[key].as_array().with_context(|| format!("{key} is no list"))?)
+}
+
+fn graph() -> Result<Graph> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline", "--manifest-path"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .output()?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let (mut names, mut foreign) = (BTreeMap::new(), Vec::new());
+    for package in list(&metadata, "packages")? {
+        let name = text(package, "name")?.to_owned();
+        let source = package["source"].as_str();
+        if source.is_some_and(|s| s != "registry+https://github.com/rust-lang/crates.io-index") {
+            foreign.push(name.clone());
+        }
+        names.insert(text(package, "id")?, name);
+    }
+    let mut edges: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for node in list(&metadata["resolve"], "nodes")? {
+        let to = edges.entry(names[text(node, "id")?].clone()).or_default();
+        for dep in list(node, "deps")? {
+            if list(dep, "dep_kinds")?.iter().any(|kind| kind["kind"] != "dev") {
+                to.insert(names[text(dep, "pkg")?].clone());
+            }
+        }
+    }
+    let members = list(&metadata, "workspace_members")?.iter();
+    let members = members.filter_map(|id| names.get(id.as_str()?).cloned()).collect();
+    Ok(Graph { edges, members, foreign })
+}
+
+#[test]
+fn the_state_machine_depends_on_nothing_impure() -> Result<()> {
+    let graph = graph()?;
+    let (mut reached, mut next) = (BTreeSet::new(), vec!["eddy-crdt".to_owned()]);
+    while let Some(name) = next.pop() {
+        next.extend(graph.edges[&name].iter().filter(|d| !reached.contains(*d)).cloned());
+        reached.insert(name);
+    }
+    ensure!(reached.len() > 3, "the dependencies were not found: {reached:?}");
+    let impure: Vec<_> = IMPURE.iter().filter(|name| reached.contains(**name)).collect();
+    ensure!(impure.is_empty(), "eddy-crdt depends on {impure:?}");
+    Ok(())
+}
+
+#[test]
+fn only_the_right_crates_know_the_runtime_and_the_store() -> Result<()> {
+    let graph = graph()?;
+    for (name, allowed) in ALLOWED {
+        ensure!(graph.edges.contains_key(*name), "{name} is not in the graph");
+        for member in graph.members.iter().filter(|m| graph.edges[*m].contains(*name)) {
+            ensure!(allowed.contains(&member.as_str()), "{member} depends on {name}");
+        }
+    }
+    let stores: Vec<_> = graph.edges.iter().filter(|(_, deps)| deps.contains("sled")).map(|(n, _)| n).collect();
+    ensure!(stores == ["eddy-server"], "sled is used by {stores:?}");
+    Ok(())
+}
+
+#[test]
+fn all_sources_are_crates_io() -> Result<()> {
+    let foreign = graph()?.foreign;
+    ensure!(foreign.is_empty(), "from elsewhere: {foreign:?}");
+    Ok(())
+}
