@@ -1,5 +1,7 @@
 //! A real server process in a temporary directory: eddy, or anything else that takes etcd's flags.
 
+#![allow(dead_code, reason = "each test that starts servers uses a part of this")]
+
 use std::{
     fs::File,
     net::TcpListener,
@@ -23,7 +25,6 @@ const PORT_ATTEMPTS: u32 = 5;
 ///
 /// # Errors
 /// Neither EDDY_PEERS nor a home directory is set.
-#[allow(dead_code, reason = "not every test that starts a server needs them")]
 pub fn peers() -> Result<PathBuf> {
     let cache = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -35,7 +36,16 @@ pub fn peers() -> Result<PathBuf> {
 /// A running server. Dropping it kills it.
 pub struct Server {
     child: Child,
+    how: How,
+}
+
+/// How a server was started, to start it again.
+struct How {
+    binary: PathBuf,
+    data_dir: PathBuf,
+    flags: Vec<String>,
     port: u16,
+    peer_port: u16,
     log: PathBuf,
 }
 
@@ -61,7 +71,6 @@ impl Server {
     ///
     /// # Errors
     /// It cannot be run.
-    #[allow(dead_code, reason = "not every test that starts a server kills it so early")]
     pub async fn start_and_kill(binary: &Path, data_dir: &Path, after: Duration) -> Result<()> {
         let mut server = Server::spawn(binary, data_dir, &[])?;
         tokio::time::sleep(after).await;
@@ -69,23 +78,25 @@ impl Server {
     }
 
     fn spawn(binary: &Path, data_dir: &Path, flags: &[&str]) -> Result<Server> {
-        let [port, peer] = free_ports()?;
-        let (client_url, peer_url) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
-        let log = data_dir.with_extension("log");
-        let output = File::options().create(true).append(true).open(&log)?;
-        let child = Command::new(binary)
-            .args(["--name", "default", "--data-dir"])
-            .arg(data_dir)
-            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
-            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
-            .args(["--initial-cluster", &format!("default={peer_url}")])
-            .args(flags)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("cannot run {}", binary.display()))?;
-        Ok(Server { child, port, log })
+        let [port, peer_port] = free_ports()?;
+        let how = How {
+            binary: binary.to_owned(),
+            data_dir: data_dir.to_owned(),
+            flags: flags.iter().map(|f| (*f).to_owned()).collect(),
+            port,
+            peer_port,
+            log: data_dir.with_extension("log"),
+        };
+        Ok(Server { child: how.run()?, how })
+    }
+
+    /// Starts the killed server again, on the same data dir and ports, and waits until it answers a read.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn restart(&mut self) -> Result<()> {
+        self.child = self.how.run()?;
+        self.ready().await
     }
 
     async fn ready(&mut self) -> Result<()> {
@@ -113,7 +124,7 @@ impl Server {
 
     /// The client URL.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://127.0.0.1:{}", self.how.port)
     }
 
     /// A new connection.
@@ -136,7 +147,7 @@ impl Server {
 
     /// The end of what the server printed.
     pub fn log_tail(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = std::fs::read(&self.how.log).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(3000)..]).into_owned()
     }
 }
@@ -145,6 +156,26 @@ impl Drop for Server {
     fn drop(&mut self) {
         // Fails only when the process is gone already.
         drop(self.kill());
+    }
+}
+
+impl How {
+    fn run(&self) -> Result<Child> {
+        let client_url = format!("http://127.0.0.1:{}", self.port);
+        let peer_url = format!("http://127.0.0.1:{}", self.peer_port);
+        let output = File::options().create(true).append(true).open(&self.log)?;
+        Command::new(&self.binary)
+            .args(["--name", "default", "--data-dir"])
+            .arg(&self.data_dir)
+            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
+            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
+            .args(["--initial-cluster", &format!("default={peer_url}")])
+            .args(&self.flags)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot run {}", self.binary.display()))
     }
 }
 
