@@ -1,7 +1,5 @@
 //! Hashes of the state: eddy's own, kept up to date with every change, and the one that etcd's HashKV answers.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use prost::Message;
 use xxhash_rust::xxh3::Xxh3;
@@ -66,29 +64,35 @@ struct StoredKeyValue {
     lease: i64,
 }
 
-/// The hash that etcd 3.7 gives for the same history: a CRC-32C over its key bucket as far as `at`, leaving out what a
-/// compaction at `at` would drop of what lies at or below `compacted`. Takes time and memory with the number of keys.
+/// The hash that etcd 3.7 gives for the same history once it has swept its last compaction: a CRC-32C over its key
+/// bucket as far as `at`, leaving out what a compaction at `at` would drop of what lies at or below `compacted`. Does
+/// not depend on how far this index is swept. Takes time and memory with the number of keys.
+///
+/// etcd itself answers another hash at exactly the last ten compacted revisions, until it restarts: one that it
+/// computed while compacting, over versions that are gone afterwards.
 pub fn hash_kv(index: &Index, compacted: Revision, at: Revision) -> u32 {
+    // Versions with whether a compaction at `at` keeps them: of each key the newest, unless it is a tombstone.
     let mut stored = Vec::new();
-    // What a compaction at `at` keeps: of each key the newest version, unless it is a tombstone.
-    let mut kept: BTreeSet<(Revision, u32)> = BTreeSet::new();
+    let mut any_kept = false;
     for (key, versions) in index.iter() {
         let upto = versions.partition_point(|v| v.revision <= at);
-        if let Some(newest) = versions[..upto].last().filter(|v| v.value.is_some()) {
-            kept.insert((newest.revision, newest.sub));
+        let hidden = versions.partition_point(|v| v.revision <= compacted);
+        for (place, version) in versions.iter().enumerate().take(upto).skip(hidden.saturating_sub(1)) {
+            if version.value.is_none() && version.revision <= compacted {
+                continue;
+            }
+            let kept = place + 1 == upto && version.value.is_some();
+            any_kept |= kept;
+            stored.push((key, version, kept));
         }
-        stored.extend(versions[..upto].iter().map(|version| (key, version)));
     }
-    stored.sort_unstable_by_key(|(_, v)| (v.revision, v.sub));
+    stored.sort_unstable_by_key(|(_, v, _)| (v.revision, v.sub));
 
     let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
     let mut digest = crc.digest();
     digest.update(b"key");
-    for (key, version) in stored {
-        let tombstone = version.value.is_none();
-        let dropped =
-            version.revision <= compacted && !kept.is_empty() && !kept.contains(&(version.revision, version.sub));
-        if dropped || (tombstone && version.revision == compacted) {
+    for (key, version, kept) in stored {
+        if version.revision <= compacted && any_kept && !kept {
             continue;
         }
         digest.update(&version.revision.get().to_be_bytes());
