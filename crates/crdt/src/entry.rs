@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use prost::Message;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::clock::Stamp;
 use crate::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};
@@ -155,6 +156,8 @@ pub struct Head {
     pub state_hash: u128,
     /// The same over the keys that stay on this replica.
     pub local_hash: u128,
+    /// How many versions of client keys there are; `None` while a compaction is being swept, which changes it.
+    pub versions: Option<u64>,
 }
 
 /// Why bytes that should be a record or head are none.
@@ -163,6 +166,9 @@ pub enum CodecError {
     /// Not protobuf of this layout.
     #[error("not a record of this format: {0}")]
     Protobuf(#[from] prost::DecodeError),
+    /// The checksum at the end is not that of the bytes before it.
+    #[error("damaged (checksum)")]
+    Checksum,
     /// A field has a value that none can have.
     #[error("a record with an impossible {0}")]
     Field(&'static str),
@@ -260,7 +266,36 @@ mod wire {
         pub state_hash: Bytes,
         #[prost(bytes = "bytes", tag = "13")]
         pub local_hash: Bytes,
+        #[prost(uint64, optional, tag = "14")]
+        pub versions: Option<u64>,
     }
+}
+
+/// The field at the end of records and heads: XXH3 of all bytes before it. Field 15 of type fixed64, so that protobuf
+/// tools read it as any other.
+const CHECKSUM_TAG: u8 = 15 << 3 | 1;
+
+/// Length of the checksum field, bytes.
+const CHECKSUM_LEN: usize = 1 + 8;
+
+/// A message with its checksum.
+fn seal(message: &impl Message) -> Bytes {
+    let mut bytes = Vec::with_capacity(message.encoded_len() + CHECKSUM_LEN);
+    message.encode_raw(&mut bytes);
+    let sum = xxh3_64(&bytes);
+    bytes.push(CHECKSUM_TAG);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes.into()
+}
+
+/// The message before the checksum.
+fn unseal(bytes: &Bytes) -> Result<Bytes, CodecError> {
+    let end = bytes.len().checked_sub(CHECKSUM_LEN).ok_or(CodecError::Checksum)?;
+    let (message, sum) = bytes.split_at(end);
+    if sum[0] != CHECKSUM_TAG || sum[1..] != xxh3_64(message).to_le_bytes() {
+        return Err(CodecError::Checksum);
+    }
+    Ok(bytes.slice(..end))
 }
 
 fn dot_to_wire(dot: Dot) -> wire::Dot {
@@ -332,7 +367,7 @@ impl Record {
             changes: self.changes.iter().map(|change| change.to_wire(own)).collect(),
             trimmed: self.trimmed,
         };
-        wire.encode_to_vec().into()
+        seal(&wire)
     }
 
     /// Reads a record back. Keys and values share the memory of `bytes`.
@@ -340,7 +375,7 @@ impl Record {
     /// # Errors
     /// When the bytes are no record.
     pub fn decode(bytes: Bytes) -> Result<Self, CodecError> {
-        let wire = wire::Record::decode(bytes)?;
+        let wire = wire::Record::decode(unseal(&bytes)?)?;
         let dot = dot_from_wire(&wire.dot.ok_or(CodecError::Field("name"))?);
         let stamp = Stamp::new(wire.stamp);
         let own = Incarnation { stamp, dot };
@@ -376,8 +411,9 @@ impl Head {
             stamp: self.stamp.get(),
             state_hash: Bytes::copy_from_slice(&self.state_hash.to_le_bytes()),
             local_hash: Bytes::copy_from_slice(&self.local_hash.to_le_bytes()),
+            versions: self.versions,
         };
-        wire.encode_to_vec().into()
+        seal(&wire)
     }
 
     /// Reads a head back.
@@ -385,7 +421,7 @@ impl Head {
     /// # Errors
     /// When the bytes are no head, or one of a newer format.
     pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
-        let wire = wire::Head::decode(bytes.clone())?;
+        let wire = wire::Head::decode(unseal(bytes)?)?;
         if wire.format > FORMAT {
             return Err(CodecError::Newer { found: wire.format });
         }
@@ -406,6 +442,7 @@ impl Head {
             stamp: Stamp::new(wire.stamp),
             state_hash: hash(&wire.state_hash)?,
             local_hash: hash(&wire.local_hash)?,
+            versions: wire.versions,
         })
     }
 }
@@ -456,14 +493,14 @@ mod tests {
         let bytes = record().encode();
         for cut in 0..bytes.len() {
             let cut = Record::decode(bytes.slice(..cut));
-            assert!(cut.is_err() || cut.is_ok_and(|cut| cut != record()));
+            assert!(matches!(cut, Err(CodecError::Checksum)));
         }
         for place in 0..bytes.len() {
             for flip in [1u8, 0x80, 0xff] {
                 let mut damaged = bytes.to_vec();
                 damaged[place] ^= flip;
                 let flipped = Record::decode(damaged.into());
-                assert!(flipped.is_err() || flipped.is_ok_and(|flipped| flipped != record()), "byte {place}");
+                assert!(matches!(flipped, Err(CodecError::Checksum)), "byte {place}");
             }
         }
     }
@@ -471,7 +508,7 @@ mod tests {
     #[test]
     fn a_head_of_a_newer_format_is_refused() {
         let wire = wire::Head { format: FORMAT + 1, ..wire::Head::default() };
-        let error = Head::decode(&wire.encode_to_vec().into()).unwrap_err();
+        let error = Head::decode(&seal(&wire)).unwrap_err();
         assert!(matches!(error, CodecError::Newer { found } if found == FORMAT + 1));
     }
 

@@ -67,6 +67,7 @@ type Versions = SmallVec<[KeyVersion; 1]>;
 pub struct Index {
     keys: BTreeMap<Key, Versions>,
     live: usize,
+    versions: u64,
 }
 
 /// The version that is visible at a revision, whether put or tombstone.
@@ -132,6 +133,11 @@ impl Index {
         self.live
     }
 
+    /// How many versions there are, tombstones included.
+    pub fn versions(&self) -> u64 {
+        self.versions
+    }
+
     /// Adds a version. It must be newer than every version of that key that is here.
     pub fn push(&mut self, key: &Key, version: KeyVersion) {
         let is_live = version.value.is_some();
@@ -148,6 +154,7 @@ impl Index {
                 false
             }
         };
+        self.versions += 1;
         match (was_live, is_live) {
             (false, true) => self.live += 1,
             (true, false) => self.live -= 1,
@@ -164,6 +171,7 @@ impl Index {
         let Some(newest) = hidden.checked_sub(1) else { return };
         let gone = versions[newest].value.is_none() && versions[newest].revision < at;
         let keep_from = if gone { hidden } else { newest };
+        self.versions -= keep_from as u64;
         for version in versions.drain(..keep_from) {
             dropped(version.number);
         }

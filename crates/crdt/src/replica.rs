@@ -334,6 +334,7 @@ impl Replica {
             stamp: self.clock.last(),
             state_hash: self.state.digest.get(),
             local_hash: self.state.local_digest.get(),
+            versions: (self.swept == self.state.compacted).then(|| self.state.index.versions()),
         }
     }
 

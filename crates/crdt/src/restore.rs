@@ -201,6 +201,12 @@ impl Loader {
         };
         let mut dead = std::mem::take(&mut state.dead);
         state.index.compact_all(head.compacted, |number| dead.push(number));
+        // Old versions are not in the state's hash; that one is missing shows in how many there are.
+        if head.versions.is_some_and(|versions| versions != state.index.versions()) {
+            return Err(Damage::State { what: "number of versions" });
+        }
+        // Ascending: a put must be gone from disk before the delete that hides it.
+        dead.sort_unstable();
         state.dead = dead;
 
         let mut replica = Replica::new(head.identity);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use eddy_crdt::clock::Now;
 use eddy_crdt::digest::Digest;
-use eddy_crdt::entry::Record;
+use eddy_crdt::entry::{Head, Record};
 use eddy_crdt::id::{Birth, ClusterId, Identity, LeaseId, ReplicaId};
 use eddy_crdt::key::{self, KeyRange, Keyspace};
 use eddy_crdt::op::*;
@@ -189,7 +189,10 @@ impl World {
         let (restored, again) = (load()?, load()?);
         same!(restored.head(), again.head(), "heads of two restores");
         if let Some(head) = &disk.head {
-            same!(&restored.head().encode(), head, "head after restore");
+            // While a compaction is swept the head does not say how many versions there are.
+            let stored = Head::decode(head).map_err(|error| error.to_string())?;
+            let ours = Head { versions: stored.versions, ..restored.head() };
+            same!(ours, stored, "head after restore");
         }
         if lost == 0 {
             for at in model.compacted.max(1)..=model.revision {
