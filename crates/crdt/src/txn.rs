@@ -90,7 +90,10 @@ impl<'a> Draft<'a> {
     }
 
     fn do_put(&mut self, op: &PutOp) -> PutReply {
-        let before = self.state.index.newest(&op.key).filter(|(_, version)| version.value.is_some());
+        // Most puts do not ask what was there: spare them the look-up.
+        let asks = op.prev_kv || op.value == PutValue::Keep || op.lease == PutLease::Keep;
+        let before = asks.then(|| self.state.index.newest(&op.key)).flatten();
+        let before = before.filter(|(_, version)| version.value.is_some());
         let prev = before.filter(|_| op.prev_kv).map(|(key, version)| version.to_key_value(key));
         let value = match &op.value {
             // Copied: what came from a socket shares the memory of a whole frame.

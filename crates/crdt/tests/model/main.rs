@@ -1,6 +1,6 @@
 //! The machine against a naive model: random commands, sweeps, crashes at any place of the journal.
 //!
-//! `EDDY_MODEL_CASES` (default 400) is the number of random sequences; `EDDY_MODEL_SEED` the first one's seed. A
+//! `EDDY_MODEL_CASES` (default 4000) is the number of random sequences; `EDDY_MODEL_SEED` the first one's seed. A
 //! failure is shrunk and printed with its seed.
 
 mod naive;
@@ -51,7 +51,7 @@ fn shrink(mut steps: Vec<Step>) -> Vec<Step> {
 #[test]
 fn the_machine_does_what_the_naive_model_does_crashes_included() {
     let first = env("EDDY_MODEL_SEED", 1);
-    for seed in first..first + env("EDDY_MODEL_CASES", 400) {
+    for seed in first..first + env("EDDY_MODEL_CASES", 4000) {
         let steps = steps::random(seed, 20 + seed as usize % 60);
         if run(&steps).is_err() {
             let steps = shrink(steps);
