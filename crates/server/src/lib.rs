@@ -10,6 +10,7 @@ pub mod limits;
 pub mod listen;
 pub mod log;
 pub mod metrics;
+pub mod node;
 pub mod run;
 pub mod storage;
 pub mod tls;

@@ -1,0 +1,244 @@
+//! The one thread that changes the replica.
+//!
+//! It takes what waits in the queue as one group, applies it and hands its records on to the storage thread; while
+//! that one flushes, the next group collects. It sleeps until there is a job or a lease runs out: an idle node does
+//! not wake. Between groups it sweeps what a compaction hid, in slices.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use eddy_crdt::event::Commit;
+use eddy_crdt::op::{Command, Reply};
+use eddy_crdt::replica::{Effects, Input, Replica};
+use parking_lot::RwLockWriteGuard;
+use tokio::sync::oneshot;
+
+use super::queue::{Job, Wait};
+use super::storage_thread::{Flush, Work};
+use super::{NodeError, Outcome, Shared};
+use crate::storage::Group;
+
+/// After so many commands readers get a chance.
+const COMMANDS_PER_LOCK: usize = 64;
+
+/// Changes that one slice of a sweep drops.
+const SWEEP_SLICE: usize = 512;
+
+/// After so many records the replica is asked for records that died without a compaction (ended leases, alarms).
+const RECORDS_PER_SWEEP: usize = 4096;
+
+/// See the module.
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    work: SyncSender<Work>,
+    /// Groups handed on so far; the number of the last one.
+    handed_on: u64,
+    /// Sweeping must wait until this group is durable: it holds the compaction.
+    sweep_after: u64,
+    sweeping: bool,
+    records_since_sweep: usize,
+    /// Compactions that are answered when the sweep is done and on disk.
+    physical: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+}
+
+/// Tells everyone when the committer ends, be it by a panic.
+struct Farewell(Arc<Shared>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop_writes("the committer failed");
+        }
+        self.0.queue.close();
+    }
+}
+
+/// A group in the making.
+#[derive(Default)]
+struct Applied {
+    records: Vec<bytes::Bytes>,
+    commits: Vec<Commit>,
+    replies: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    head_changed: bool,
+    compacted: bool,
+}
+
+impl Applied {
+    fn take(&mut self, effects: Effects) -> Option<Outcome> {
+        self.records.extend(effects.records);
+        self.commits.extend(effects.commits);
+        self.head_changed |= effects.head_changed;
+        effects.reply.map(|reply| reply.map_err(NodeError::Refused))
+    }
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, work: SyncSender<Work>) -> Self {
+        Self {
+            shared,
+            work,
+            handed_on: 0,
+            sweep_after: 0,
+            // What died before the last stop may still be on disk.
+            sweeping: true,
+            records_since_sweep: 0,
+            physical: Vec::new(),
+        }
+    }
+
+    /// Runs until the queue is closed and drained.
+    pub(crate) fn run(mut self) {
+        let _farewell = Farewell(Arc::clone(&self.shared));
+        let mut group = Vec::new();
+        let mut deadline = self.shared.replica.read().next_lease_deadline_ms();
+        loop {
+            let wait = match deadline {
+                _ if self.may_sweep() => Wait::No,
+                Some(deadline_ms) if self.shared.is_writable() => {
+                    Wait::Until(self.shared.started + Duration::from_millis(deadline_ms))
+                }
+                _ => Wait::Forever,
+            };
+            if !self.shared.queue.take(&mut group, wait) {
+                break;
+            }
+            if !self.shared.is_writable() {
+                for job in group.drain(..) {
+                    answer(job.reply, Err(self.shared.write_error()));
+                }
+                continue;
+            }
+            let now_ms = self.shared.now().mono_ms;
+            if !group.is_empty() || deadline.is_some_and(|deadline| deadline <= now_ms) {
+                deadline = self.commit(&mut group);
+            }
+            if self.may_sweep() {
+                self.sweep();
+            }
+        }
+        for (reply, _) in self.physical.drain(..) {
+            answer(reply, Err(NodeError::Stopped));
+        }
+    }
+
+    /// Applies a group and expires leases; tells when the next lease runs out.
+    fn commit(&mut self, group: &mut Vec<Job>) -> Option<u64> {
+        let mut applied = Applied::default();
+        applied.replies.reserve(group.len());
+        applied.records.reserve(group.len());
+        applied.commits.reserve(group.len());
+        let shared = Arc::clone(&self.shared);
+        let mut replica = shared.replica.write();
+        let now = shared.now();
+        for (place, job) in group.drain(..).enumerate() {
+            if place % COMMANDS_PER_LOCK == COMMANDS_PER_LOCK - 1 {
+                RwLockWriteGuard::bump(&mut replica);
+            }
+            self.apply(&mut replica, job, &mut applied);
+        }
+        if replica.next_lease_deadline_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
+            let effects = replica.handle(now, Input::Tick);
+            shared.observer.leases_expired(effects.records.len());
+            applied.take(effects);
+        }
+        let deadline = replica.next_lease_deadline_ms();
+        let (next_number, revision) = (replica.next_number(), replica.revision());
+        let head = (!applied.records.is_empty() || applied.head_changed).then(|| replica.head().encode());
+        drop(replica);
+
+        let idle = shared.published_groups.load(Ordering::Acquire) == self.handed_on;
+        if head.is_none() && idle {
+            // Nothing to flush, and everything that these answers rest on is durable.
+            for (reply, outcome) in applied.replies {
+                answer(reply, outcome);
+            }
+            return deadline;
+        }
+        self.handed_on += 1;
+        self.records_since_sweep += applied.records.len();
+        if applied.compacted || self.records_since_sweep >= RECORDS_PER_SWEEP {
+            self.records_since_sweep = 0;
+            self.sweeping = true;
+        }
+        if applied.compacted {
+            self.sweep_after = self.handed_on;
+        }
+        let first = next_number - applied.records.len() as u64;
+        let flush = Flush {
+            group: head.map(|head| Group { first, records: applied.records, head }),
+            number: self.handed_on,
+            next_number,
+            revision,
+            commits: applied.commits,
+            replies: applied.replies,
+            // Sweeping waits for it, and the queue may be empty by then.
+            poke: applied.compacted || self.sweeping,
+            since: Instant::now(),
+        };
+        if let Err(gone) = self.work.send(Work::Flush(Box::new(flush))) {
+            shared.stop_writes("the storage thread ended");
+            if let Work::Flush(flush) = gone.0 {
+                for (reply, _) in flush.replies {
+                    answer(reply, Err(shared.write_error()));
+                }
+            }
+        }
+        deadline
+    }
+
+    fn apply(&mut self, replica: &mut Replica, job: Job, applied: &mut Applied) {
+        if let Err(error) = self.shared.limits.check(&job.command) {
+            applied.replies.push((job.reply, Err(error)));
+            return;
+        }
+        let (compact, alarm) = match &job.command {
+            Command::Compact(_) => (true, false),
+            Command::SetAlarm { .. } => (false, true),
+            _ => (false, false),
+        };
+        let effects = replica.handle(self.shared.now(), Input::Client(job.command));
+        let Some(outcome) = applied.take(effects) else { return };
+        if alarm {
+            self.shared.limits.note_alarms(replica);
+        }
+        if compact && matches!(outcome, Ok(Reply::Compact)) {
+            applied.compacted = true;
+            self.shared.observer.compacted(replica.compacted());
+            if job.physical {
+                self.physical.push((job.reply, outcome));
+                return;
+            }
+        }
+        applied.replies.push((job.reply, outcome));
+    }
+
+    /// Whether there is something to sweep and the compaction that hid it is durable: otherwise a crash could leave
+    /// a journal without the records, and a head that does not know why.
+    fn may_sweep(&self) -> bool {
+        self.sweeping
+            && self.shared.is_writable()
+            && self.shared.published_groups.load(Ordering::Acquire) >= self.sweep_after
+    }
+
+    fn sweep(&mut self) {
+        let sweep = self.shared.replica.write().sweep(SWEEP_SLICE);
+        self.sweeping = !sweep.done;
+        let waiting = if sweep.done { std::mem::take(&mut self.physical) } else { Vec::new() };
+        if sweep.dead.is_empty() && waiting.is_empty() {
+            return;
+        }
+        self.shared.observer.swept(sweep.dead.len());
+        if self.work.send(Work::Trim { dead: sweep.dead, waiting }).is_err() {
+            self.shared.stop_writes("the storage thread ended");
+        }
+    }
+}
+
+/// Answers a client that may have gone.
+pub(crate) fn answer(reply: oneshot::Sender<Outcome>, outcome: Outcome) {
+    if reply.send(outcome).is_err() {
+        tracing::trace!("a client went before its answer");
+    }
+}

@@ -1,0 +1,538 @@
+//! The node: one replica, the thread that alone changes it, the thread that alone writes its journal, and the
+//! [`Handle`] that everyone else holds.
+//!
+//! ```text
+//! submit -> queue -> committer (applies a group) -> storage thread (one append and flush) -> replies, watchers
+//! range  -> the state as of the last durable revision, at once
+//! ```
+//!
+//! Nothing leaves that is not durable. A read needs no place in the queue and never waits: whatever was acknowledged
+//! before it began is durable, so the state as of the durable revision is what a linearizable read must show. What
+//! is applied but not durable yet has been acknowledged to nobody. For the same reason reads stay right after a
+//! failed flush, when no write is taken any more.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use eddy_crdt::clock::Now;
+use eddy_crdt::entry::{Chain, Head};
+use eddy_crdt::id::{Identity, LeaseId};
+use eddy_crdt::op::{
+    Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, Refusal, Reply, Txn, TxnReply,
+};
+use eddy_crdt::replica::Replica;
+use eddy_crdt::restore::{Damage, Loader};
+use eddy_crdt::revision::Revision;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{oneshot, watch as latest};
+
+use self::committer::Committer;
+use self::hub::Hub;
+use self::observe::Observer;
+use self::queue::{Job, Queue};
+use self::quota::Limits;
+use self::storage_thread::{StorageThread, Work};
+use crate::storage::{Journal, StorageError};
+
+pub mod autocompact;
+mod committer;
+pub mod hub;
+pub mod identity;
+mod matcher;
+pub mod observe;
+mod queue;
+mod quota;
+mod storage_thread;
+#[cfg(test)]
+mod tests;
+pub mod watch;
+
+/// etcd's quota when none is given, bytes.
+pub const QUOTA_DEFAULT: u64 = 2 << 30;
+
+/// How often watchers that want it are told that nothing happened, unless told otherwise.
+pub const PROGRESS_INTERVAL_DEFAULT: Duration = Duration::from_secs(600);
+
+/// The shortest such interval, as in etcd.
+pub const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// The answer to a submitted command.
+pub type Outcome = Result<Reply, NodeError>;
+
+/// Why the node does not do what it was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The replica refuses.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The queue is full.
+    #[error("etcdserver: too many requests")]
+    TooManyRequests,
+    /// The quota is used up, or the alarm that says so is raised.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
+    /// The CORRUPT alarm is raised.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
+    /// The node stops.
+    #[error("etcdserver: server stopped")]
+    Stopped,
+    /// A flush failed; no more writes until a restart. Whether this one is on disk is unknown.
+    #[error("etcdserver: writes stopped until restart: {0}")]
+    WritesStopped(Arc<str>),
+    /// Maintenance of the journal failed; the journal is as before.
+    #[error("etcdserver: {0}")]
+    Storage(String),
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The journal can't be read.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// What the journal holds is no replica.
+    #[error("{} is damaged: {damage}; restore the data dir from a backup, or remove it to start empty", place.display())]
+    Damaged {
+        /// The data dir.
+        place: PathBuf,
+        /// What is wrong.
+        damage: Damage,
+    },
+    /// No identity could be drawn.
+    #[error(transparent)]
+    Identity(#[from] identity::IdentityError),
+    /// The operating system gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What a node is started with.
+pub struct Options {
+    /// Who the replica is if its journal is new; later starts take what the journal says.
+    pub identity: Identity,
+    /// Where the journal is, for messages.
+    pub place: PathBuf,
+    /// Bytes of data above which puts and grants are refused; `None` for no limit.
+    pub quota: Option<u64>,
+    /// Interval of progress notifications.
+    pub progress_interval: Duration,
+    /// Who keeps metrics.
+    pub observer: Arc<dyn Observer>,
+}
+
+impl Options {
+    /// etcd's defaults.
+    pub fn new(identity: Identity, place: PathBuf) -> Self {
+        Self {
+            identity,
+            place,
+            quota: Some(QUOTA_DEFAULT),
+            progress_interval: PROGRESS_INTERVAL_DEFAULT,
+            observer: Arc::new(observe::Deaf),
+        }
+    }
+}
+
+/// Whether the node takes writes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NodeState {
+    /// It does.
+    Running,
+    /// A flush failed: reads go on, writes need a restart.
+    WritesStopped {
+        /// What failed.
+        reason: Arc<str>,
+    },
+}
+
+/// What Status tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Who the replica is.
+    pub identity: Identity,
+    /// The durable revision.
+    pub revision: Revision,
+    /// The revision of the last compaction; -1 for none.
+    pub compacted: Revision,
+    /// Journal number of the next record: stands for raft's index.
+    pub next_number: u64,
+    /// Bytes that the data takes, counted as etcd does: freed space counts until a defragmentation.
+    pub size_allocated: u64,
+    /// Bytes of live data.
+    pub size_in_use: u64,
+    /// Bytes that the store takes on disk.
+    pub size_on_disk: u64,
+    /// The quota, if there is one.
+    pub quota: Option<u64>,
+    /// Keys that have a value.
+    pub keys: usize,
+    /// Alarms that are raised.
+    pub alarms: Vec<Alarm>,
+    /// Whether writes are taken.
+    pub state: NodeState,
+    /// Commands that wait.
+    pub waiting: usize,
+}
+
+/// What HashKV tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HashKv {
+    /// etcd's hash of all keys up to `revision`.
+    pub hash: u32,
+    /// The revision it was taken at.
+    pub revision: Revision,
+    /// The revision of the last compaction; -1 for none.
+    pub compacted: Revision,
+}
+
+/// What the threads and all handles share.
+pub(crate) struct Shared {
+    replica: RwLock<Replica>,
+    queue: Queue,
+    hub: Hub,
+    limits: Limits,
+    /// The durable revision.
+    durable: AtomicI64,
+    /// The first journal number that is not durable.
+    durable_number: latest::Sender<u64>,
+    /// Number of the last group whose effects were published.
+    published_groups: AtomicU64,
+    writable: AtomicBool,
+    stopped_because: Mutex<Option<Arc<str>>>,
+    identity: Identity,
+    quota: Option<u64>,
+    progress_interval: Duration,
+    started: Instant,
+    observer: Arc<dyn Observer>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// For work that does not go through the committer; taken when the node stops.
+    maintenance: Mutex<Option<mpsc::SyncSender<Work>>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Now { wall_ms: wall.as_millis() as u64, mono_ms: self.started.elapsed().as_millis() as u64 }
+    }
+
+    fn durable_revision(&self) -> Revision {
+        Revision::new(self.durable.load(Ordering::Acquire))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
+    /// Takes no more writes; the first reason stands.
+    fn stop_writes(&self, reason: &str) {
+        let mut because = self.stopped_because.lock();
+        if because.is_none() {
+            tracing::error!(reason, "no more writes until a restart; reads go on");
+            *because = Some(reason.into());
+            self.observer.writes_stopped();
+        }
+        drop(because);
+        self.writable.store(false, Ordering::Release);
+        // Whoever waits for a flush learns that none will come.
+        self.durable_number.send_modify(|_| {});
+        self.queue.poke();
+    }
+
+    fn write_error(&self) -> NodeError {
+        match &*self.stopped_because.lock() {
+            Some(reason) => NodeError::WritesStopped(Arc::clone(reason)),
+            None => NodeError::Stopped,
+        }
+    }
+}
+
+/// Loads the journal and starts the node's two threads.
+///
+/// # Errors
+/// When the journal is damaged or unreadable, or threads or randomness can't be had.
+pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, StartError> {
+    let started = Instant::now();
+    let damaged = |damage| StartError::Damaged { place: options.place.clone(), damage };
+    let mut loader = Loader::new();
+    let mut failed = None;
+    let loaded = journal.load(&mut |number, record| {
+        loader.record(number, record).map_err(|damage| {
+            let what = damage.to_string();
+            failed = Some(damage);
+            StorageError::Damaged { path: options.place.clone(), what }
+        })
+    });
+    let mut head = match (loaded, failed) {
+        (_, Some(damage)) => return Err(damaged(damage)),
+        (loaded, None) => loaded?,
+    };
+    let new = head.is_none();
+    if let Some(bytes) = &mut head
+        && journal.may_have_lost_tail()
+    {
+        // Names that were given to lost entries must not be given again.
+        let mut decoded = Head::decode(bytes).map_err(|source| damaged(Damage::Codec { number: 0, source }))?;
+        decoded.identity.birth = identity::draw_birth()?;
+        decoded.chain = Chain::default();
+        tracing::warn!(birth = %decoded.identity.birth, "the last stop was unclean and fsync was off: a new birth");
+        *bytes = decoded.encode();
+    }
+    let now = Now { wall_ms: 0, mono_ms: 0 };
+    let replica = loader.finish(now, head.as_ref(), options.identity).map_err(damaged)?;
+    if new || journal.may_have_lost_tail() {
+        journal.head(replica.head().encode())?;
+    }
+
+    let (work, inbox) = mpsc::sync_channel(1);
+    let limits = Limits::default();
+    limits.note_alarms(&replica);
+    let shared = Arc::new(Shared {
+        queue: Queue::default(),
+        hub: Hub::new(replica.revision()),
+        limits,
+        durable: AtomicI64::new(replica.revision().get()),
+        durable_number: latest::Sender::new(replica.next_number()),
+        published_groups: AtomicU64::new(0),
+        writable: AtomicBool::new(true),
+        stopped_because: Mutex::new(None),
+        identity: replica.identity(),
+        quota: options.quota,
+        progress_interval: options.progress_interval.max(PROGRESS_INTERVAL_MIN),
+        started,
+        observer: options.observer,
+        replica: RwLock::new(replica),
+        threads: Mutex::new(Vec::new()),
+        maintenance: Mutex::new(Some(work.clone())),
+    });
+    let storage = StorageThread::new(Arc::clone(&shared), journal, inbox);
+    let committer = Committer::new(Arc::clone(&shared), work);
+    let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(StartError::Thread)
+    };
+    let threads = vec![
+        spawn("committer", Box::new(move || committer.run()))?,
+        spawn("storage", Box::new(move || storage.run()))?,
+    ];
+    *shared.threads.lock() = threads;
+    Ok(Handle { shared })
+}
+
+/// What everyone holds: commands in, answers and events out. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    /// Has a command done. The answer comes once it is durable.
+    ///
+    /// # Errors
+    /// When the replica refuses, the queue is full, the quota is used up, or writes have stopped.
+    pub async fn submit(&self, command: Command) -> Outcome {
+        let cost = quota::cost(&command);
+        if !self.shared.limits.allows(cost, self.shared.quota) && self.shared.limits.check(&command).is_ok() {
+            self.raise_no_space().await;
+            return Err(NodeError::NoSpace);
+        }
+        self.enqueue(command, false, cost as usize).await
+    }
+
+    async fn raise_no_space(&self) {
+        let alarm = Alarm { member: self.shared.identity.replica, kind: AlarmKind::NoSpace };
+        tracing::warn!(quota = self.shared.quota, "the quota is used up: raising the NOSPACE alarm");
+        if let Err(error) = self.enqueue(Command::SetAlarm { alarm, raised: true }, false, 0).await {
+            tracing::warn!(%error, "could not raise the NOSPACE alarm");
+        }
+    }
+
+    async fn enqueue(&self, command: Command, physical: bool, bytes: usize) -> Outcome {
+        let shared = &self.shared;
+        if !shared.is_writable() {
+            shared.observer.write_refused();
+            return Err(shared.write_error());
+        }
+        let (reply, answer) = oneshot::channel();
+        shared.queue.push(Job { command, physical, reply }, bytes).inspect_err(|_| shared.observer.write_refused())?;
+        // A sender that is dropped unused: the threads are gone.
+        answer.await.unwrap_or_else(|_| Err(shared.write_error()))
+    }
+
+    /// Hides history before the revision. Answers once that is durable or, if `physical`, once what it hid is gone
+    /// from the disk.
+    ///
+    /// # Errors
+    /// As [`Self::submit`]; `Compacted` and `FutureRevision` among them.
+    pub async fn compact(&self, at: i64, physical: bool) -> Result<(), NodeError> {
+        self.enqueue(Command::Compact(at), physical, 0).await.map(|_| ())
+    }
+
+    /// The durable revision, for headers.
+    pub fn revision(&self) -> Revision {
+        self.shared.durable_revision()
+    }
+
+    /// Who the replica is.
+    pub fn identity(&self) -> Identity {
+        self.shared.identity
+    }
+
+    /// Reads a range: linearizable (see the module), and at once.
+    ///
+    /// # Errors
+    /// When the revision asked for is compacted or yet to come.
+    pub fn range(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
+        let as_of = self.shared.durable_revision();
+        Ok(self.shared.replica.read().range(op, as_of)?)
+    }
+
+    /// Evaluates a transaction that only reads, as [`Self::range`].
+    ///
+    /// # Errors
+    /// As [`Self::range`].
+    pub fn read_txn(&self, txn: &Txn) -> Result<TxnReply, NodeError> {
+        let as_of = self.shared.durable_revision();
+        Ok(self.shared.replica.read().read_txn(txn, as_of)?)
+    }
+
+    /// Waits until everything before that journal number is durable.
+    async fn durable_up_to(&self, number: u64) -> Result<(), NodeError> {
+        let mut durable = self.shared.durable_number.subscribe();
+        loop {
+            if *durable.borrow_and_update() >= number {
+                return Ok(());
+            }
+            if !self.shared.is_writable() {
+                return Err(self.shared.write_error());
+            }
+            if durable.changed().await.is_err() {
+                return Err(NodeError::Stopped);
+            }
+        }
+    }
+
+    /// What is known of a lease.
+    ///
+    /// # Errors
+    /// When what was seen will never be durable, because writes have stopped.
+    pub async fn lease(&self, id: LeaseId) -> Result<Option<LeaseStatus>, NodeError> {
+        let (status, number) = {
+            let replica = self.shared.replica.read();
+            (replica.lease(self.shared.now(), id), replica.next_number())
+        };
+        self.durable_up_to(number).await?;
+        Ok(status)
+    }
+
+    /// All leases, those with the least time left first, as etcd lists them.
+    ///
+    /// # Errors
+    /// As [`Self::lease`].
+    pub async fn leases(&self) -> Result<Vec<LeaseId>, NodeError> {
+        let (mut leases, number) = {
+            let replica = self.shared.replica.read();
+            let leases: Vec<(LeaseId, u64)> = replica.leases(self.shared.now()).collect();
+            (leases, replica.next_number())
+        };
+        self.durable_up_to(number).await?;
+        leases.sort_by_key(|(_, left_ms)| *left_ms);
+        Ok(leases.into_iter().map(|(id, _)| id).collect())
+    }
+
+    /// The hash that etcd's HashKV gives at that revision; zero for now.
+    ///
+    /// # Errors
+    /// When the revision is compacted or yet to come, or as [`Self::lease`].
+    pub async fn hash_kv(&self, at: i64) -> Result<HashKv, NodeError> {
+        let shared = Arc::clone(&self.shared);
+        let hashed = tokio::task::spawn_blocking(move || {
+            let replica = shared.replica.read();
+            let (hash, revision) = replica.hash_kv(at)?;
+            Ok((HashKv { hash, revision, compacted: replica.compacted() }, replica.next_number()))
+        });
+        let (hash, number) = hashed.await.unwrap_or(Err(NodeError::Stopped))?;
+        self.durable_up_to(number).await?;
+        Ok(hash)
+    }
+
+    /// The alarms that are raised.
+    pub fn alarms(&self) -> Vec<Alarm> {
+        self.shared.replica.read().alarms().collect()
+    }
+
+    /// What Status tells.
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        let size = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let replica = shared.replica.read();
+        Status {
+            identity: shared.identity,
+            revision: shared.durable_revision(),
+            compacted: replica.compacted(),
+            next_number: *shared.durable_number.borrow(),
+            size_allocated: size(&shared.limits.size_allocated),
+            size_in_use: size(&shared.limits.size_in_use),
+            size_on_disk: size(&shared.limits.size_on_disk),
+            quota: shared.quota,
+            keys: replica.live_keys(),
+            alarms: replica.alarms().collect(),
+            state: self.state(),
+            waiting: shared.queue.len(),
+        }
+    }
+
+    /// Whether the node takes writes.
+    pub fn state(&self) -> NodeState {
+        match &*self.shared.stopped_because.lock() {
+            None => NodeState::Running,
+            Some(reason) => NodeState::WritesStopped { reason: Arc::clone(reason) },
+        }
+    }
+
+    /// Numbers of streams and watchers, for metrics.
+    pub fn watch_counts(&self) -> hub::WatchCounts {
+        self.shared.hub.counts()
+    }
+
+    /// Rewrites the journal so that freed space goes back to the file system. Writes wait meanwhile.
+    ///
+    /// # Errors
+    /// When the copy fails (the journal is as before), or the node has stopped.
+    pub async fn defragment(&self) -> Result<(), NodeError> {
+        let work = self.shared.maintenance.lock().clone().ok_or(NodeError::Stopped)?;
+        let (reply, answer) = oneshot::channel();
+        let sent = tokio::task::spawn_blocking(move || work.send(Work::Defragment(reply)).is_ok());
+        if !sent.await.unwrap_or(false) {
+            return Err(self.shared.write_error());
+        }
+        answer.await.unwrap_or(Err(NodeError::Stopped))
+    }
+
+    /// Ends all watch streams, so that connections can drain.
+    pub fn close_watches(&self) {
+        self.shared.hub.close();
+    }
+
+    /// Refuses new commands, finishes and flushes what is in flight, ends all watch streams and both threads. Blocks.
+    pub fn shutdown(&self) {
+        self.shared.queue.close();
+        self.shared.maintenance.lock().take();
+        let threads = std::mem::take(&mut *self.shared.threads.lock());
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the node ended by a panic");
+            }
+        }
+        self.shared.hub.close();
+    }
+}

@@ -1,0 +1,86 @@
+//! How much data the operator allows, counted as etcd counts it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use eddy_crdt::op::{AlarmKind, Command, Op, PutOp, PutValue, Txn};
+use eddy_crdt::replica::Replica;
+
+use super::NodeError;
+
+/// What etcd adds to a put for the key's metadata, bytes.
+const PUT_OVERHEAD: u64 = 256;
+
+/// What etcd counts for a lease, bytes.
+const LEASE_COST: u64 = 64;
+
+fn put_cost(op: &PutOp) -> u64 {
+    let value = match &op.value {
+        PutValue::Set(value) => value.len(),
+        PutValue::Keep => 0,
+    };
+    PUT_OVERHEAD + (op.key.len() + value) as u64
+}
+
+fn txn_cost(txn: &Txn) -> u64 {
+    let branch = |ops: &[Op]| {
+        ops.iter()
+            .map(|op| match op {
+                Op::Put(put) => put_cost(put),
+                Op::Txn(txn) => txn_cost(txn),
+                Op::Range(_) | Op::Delete(_) => 0,
+            })
+            .sum::<u64>()
+    };
+    branch(&txn.success).max(branch(&txn.failure))
+}
+
+/// What a command may add to the data, bytes; zero for one that is always allowed.
+pub(crate) fn cost(command: &Command) -> u64 {
+    match command {
+        Command::Put(op) => put_cost(op),
+        Command::Txn(txn) => txn_cost(txn),
+        Command::LeaseGrant { .. } => LEASE_COST,
+        Command::Delete(_)
+        | Command::Compact(_)
+        | Command::LeaseRevoke(_)
+        | Command::LeaseRenew(_)
+        | Command::SetAlarm { .. } => 0,
+    }
+}
+
+/// The alarms that are raised, as the committer last left them, and the sizes that the quota looks at.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    pub(crate) no_space: AtomicBool,
+    pub(crate) corrupt: AtomicBool,
+    pub(crate) size_allocated: AtomicU64,
+    pub(crate) size_in_use: AtomicU64,
+    pub(crate) size_on_disk: AtomicU64,
+}
+
+impl Limits {
+    /// Takes note of the alarms that are raised now.
+    pub(crate) fn note_alarms(&self, replica: &Replica) {
+        let raised = |kind| replica.alarms().any(|alarm| alarm.kind == kind);
+        self.no_space.store(raised(AlarmKind::NoSpace), Ordering::Release);
+        self.corrupt.store(raised(AlarmKind::Corrupt), Ordering::Release);
+    }
+
+    /// Whether the data may grow by so many bytes.
+    pub(crate) fn allows(&self, cost: u64, quota: Option<u64>) -> bool {
+        let size = || self.size_allocated.load(Ordering::Relaxed);
+        cost == 0 || quota.is_none_or(|quota| size() + cost < quota)
+    }
+
+    /// What alarms forbid, as etcd's appliers do.
+    pub(crate) fn check(&self, command: &Command) -> Result<(), NodeError> {
+        let corrupt = self.corrupt.load(Ordering::Acquire);
+        if corrupt && !matches!(command, Command::LeaseRenew(_) | Command::SetAlarm { .. }) {
+            return Err(NodeError::Corrupt);
+        }
+        if self.no_space.load(Ordering::Acquire) && cost(command) > 0 {
+            return Err(NodeError::NoSpace);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! The one thread that touches the journal: flushes groups, publishes them, and between them rewrites what a
+//! compaction left dead.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use eddy_crdt::event::Commit;
+use eddy_crdt::revision::Revision;
+use tokio::sync::oneshot;
+
+use super::committer::answer;
+use super::{NodeError, Outcome, Shared};
+use crate::storage::{Group, Journal, StorageError};
+
+/// Bytes of records that one slice of trimming rewrites between two groups.
+const TRIM_SLICE_BYTES: usize = 128 << 10;
+
+/// A group on its way to the disk, and what may leave the process once it is there.
+pub(crate) struct Flush {
+    /// What to store; `None` when nothing changed (refusals, renewals).
+    pub(crate) group: Option<Group>,
+    /// The group's own number.
+    pub(crate) number: u64,
+    /// Journal number after the group.
+    pub(crate) next_number: u64,
+    /// Newest revision after the group.
+    pub(crate) revision: Revision,
+    pub(crate) commits: Vec<Commit>,
+    pub(crate) replies: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    /// Wake the committer when it is published.
+    pub(crate) poke: bool,
+    /// When the group was made, for metrics.
+    pub(crate) since: Instant,
+}
+
+/// What the storage thread is asked to do, in order.
+pub(crate) enum Work {
+    /// Make a group durable, then publish it.
+    Flush(Box<Flush>),
+    /// Trim these records when there is time; answer those who wait once all is on disk.
+    Trim {
+        /// Journal numbers.
+        dead: Vec<u64>,
+        /// Clients with their answers.
+        waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    },
+    /// Give space back.
+    Defragment(oneshot::Sender<Result<(), NodeError>>),
+}
+
+/// See the module.
+pub(crate) struct StorageThread {
+    shared: Arc<Shared>,
+    journal: Box<dyn Journal>,
+    work: Receiver<Work>,
+    dead: BTreeSet<u64>,
+    /// Something was trimmed that no flush has made durable yet.
+    unsynced: bool,
+    waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+}
+
+/// Says so when the thread ends by a panic.
+struct Farewell(Arc<Shared>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop_writes("the storage thread failed");
+        }
+    }
+}
+
+impl StorageThread {
+    pub(crate) fn new(shared: Arc<Shared>, journal: Box<dyn Journal>, work: Receiver<Work>) -> Self {
+        Self { shared, journal, work, dead: BTreeSet::new(), unsynced: false, waiting: Vec::new() }
+    }
+
+    /// Runs until nobody can send work any more.
+    pub(crate) fn run(mut self) {
+        let _farewell = Farewell(Arc::clone(&self.shared));
+        self.note_sizes();
+        loop {
+            let work = if self.trim_pending() {
+                match self.work.try_recv() {
+                    Ok(work) => Some(work),
+                    Err(TryRecvError::Empty) => None,
+                    Err(TryRecvError::Disconnected) => break,
+                }
+            } else {
+                match self.work.recv() {
+                    Ok(work) => Some(work),
+                    Err(_) => break,
+                }
+            };
+            match work {
+                Some(Work::Flush(flush)) => self.flush(*flush),
+                Some(Work::Trim { dead, waiting }) => {
+                    self.dead.extend(dead);
+                    self.waiting.extend(waiting);
+                }
+                Some(Work::Defragment(reply)) => self.defragment(reply),
+                None => {}
+            }
+            if self.trim_pending() {
+                self.trim();
+            }
+        }
+        if self.unsynced && self.shared.is_writable() {
+            self.sync();
+        }
+    }
+
+    fn flush(&mut self, flush: Flush) {
+        if !self.shared.is_writable() {
+            return self.refuse(flush);
+        }
+        if let Some(group) = &flush.group {
+            match self.journal.append(group) {
+                Ok(stats) => {
+                    self.unsynced = false;
+                    self.shared.observer.flushed(&stats, group.records.len(), flush.since.elapsed());
+                }
+                Err(error) => {
+                    self.stop_writes(&error);
+                    return self.refuse(flush);
+                }
+            }
+            self.note_sizes();
+        }
+        let shared = &self.shared;
+        shared.durable.store(flush.revision.get(), Ordering::Release);
+        shared.published_groups.store(flush.number, Ordering::Release);
+        for (reply, outcome) in flush.replies {
+            answer(reply, outcome);
+        }
+        shared.hub.publish(flush.commits, flush.revision);
+        shared.durable_number.send_if_modified(|durable| {
+            let grew = *durable < flush.next_number;
+            *durable = flush.next_number;
+            grew
+        });
+        if flush.poke {
+            shared.queue.poke();
+        }
+    }
+
+    fn refuse(&self, flush: Flush) {
+        for (reply, _) in flush.replies {
+            answer(reply, Err(self.shared.write_error()));
+        }
+    }
+
+    fn stop_writes(&mut self, error: &StorageError) {
+        self.shared.stop_writes(&error.to_string());
+        self.dead.clear();
+        for (reply, _) in self.waiting.drain(..) {
+            answer(reply, Err(self.shared.write_error()));
+        }
+    }
+
+    fn trim_pending(&self) -> bool {
+        self.shared.is_writable() && (!self.dead.is_empty() || !self.waiting.is_empty())
+    }
+
+    fn trim(&mut self) {
+        if !self.dead.is_empty() {
+            let shared = Arc::clone(&self.shared);
+            let trimmed = self.journal.trim(&mut self.dead, TRIM_SLICE_BYTES, &mut |_, record| {
+                shared.replica.read().trim(record)
+            });
+            match trimmed {
+                Ok(()) => self.unsynced = true,
+                Err(error @ StorageError::NoSpace { .. }) => {
+                    // Nothing was changed, and what is dead does no harm: the next sweep names it again.
+                    tracing::warn!(%error, "what a compaction dropped stays on disk for now");
+                    self.dead.clear();
+                }
+                Err(error) => return self.stop_writes(&error),
+            }
+        }
+        if self.dead.is_empty() {
+            if self.unsynced {
+                self.sync();
+            }
+            for (reply, outcome) in self.waiting.drain(..) {
+                answer(reply, outcome);
+            }
+            self.note_sizes();
+        }
+    }
+
+    fn sync(&mut self) {
+        match self.journal.sync() {
+            Ok(()) => self.unsynced = false,
+            Err(error) => self.stop_writes(&error),
+        }
+    }
+
+    fn defragment(&mut self, reply: oneshot::Sender<Result<(), NodeError>>) {
+        let since = Instant::now();
+        let result = self.journal.defragment();
+        self.shared.observer.defragmented(since.elapsed());
+        if let Err(StorageError::Poisoned) = &result {
+            self.stop_writes(&StorageError::Poisoned);
+        }
+        self.note_sizes();
+        let result = result.map_err(|error| NodeError::Storage(error.to_string()));
+        if reply.send(result).is_err() {
+            tracing::debug!("the client that asked for a defragmentation has gone");
+        }
+    }
+
+    fn note_sizes(&self) {
+        let limits = &self.shared.limits;
+        limits.size_allocated.store(self.journal.size_allocated(), Ordering::Relaxed);
+        limits.size_in_use.store(self.journal.size_in_use(), Ordering::Relaxed);
+        limits.size_on_disk.store(self.journal.size_on_disk(), Ordering::Relaxed);
+    }
+}
