@@ -105,8 +105,8 @@ impl Committer {
                 break;
             }
             if !self.shared.is_writable() {
-                for job in group.drain(..) {
-                    answer(job.reply, Err(self.shared.write_error()));
+                for reply in group.drain(..).map(|job| job.reply).chain(self.physical.drain(..).map(|(reply, _)| reply)) {
+                    answer(reply, Err(self.shared.write_error()));
                 }
                 continue;
             }

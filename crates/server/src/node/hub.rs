@@ -214,7 +214,6 @@ pub struct WatchCounts {
 pub(crate) struct Hub {
     state: Mutex<State>,
     pub(crate) watchers: AtomicI64,
-    pub(crate) events_sent: AtomicI64,
 }
 
 impl Hub {
@@ -227,7 +226,7 @@ impl Hub {
             streams: HashMap::new(),
             closed: false,
         };
-        Self { state: Mutex::new(state), watchers: AtomicI64::new(0), events_sent: AtomicI64::new(0) }
+        Self { state: Mutex::new(state), watchers: AtomicI64::new(0) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,1 +1,5 @@
+//! The node as a whole, on a journal in memory whose flushes can fail or be held back.
 
+mod flow;
+mod support;
+mod watching;

@@ -1,0 +1,3 @@
+//! The etcd v3 API: one file for each gRPC service.
+
+pub mod watch;

@@ -1,0 +1,304 @@
+//! Commands: groups, durability, failures, limits, the end.
+
+use std::time::Duration;
+
+use eddy_crdt::id::LeaseId;
+use eddy_crdt::key::KeyRange;
+use eddy_crdt::op::{Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, RangeOp, Refusal, Reply, Txn};
+use eddy_crdt::revision::Revision;
+use futures::future::join_all;
+use futures::poll;
+
+use super::support::*;
+use crate::node::{NodeError, NodeState, start};
+use crate::storage::faulty::{Disk, Fault};
+
+/// Polls until the queue holds so many jobs; the committer is known to be stuck meanwhile.
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_leaves_before_the_flush_and_what_waits_becomes_one_group() {
+    let disk = Disk::new();
+    let (node, gate) = gated(&disk);
+    gate.close();
+    let mut first = Box::pin(node.submit(put("a", "1")));
+    assert!(poll!(&mut first).is_pending());
+    gate.wait_for_append();
+    assert_eq!(node.revision(), Revision::FIRST);
+    assert_eq!(get(&node, "a"), None, "a read must not show what is not durable");
+    // The second group is applied while the first is flushed; all others collect into the next ones.
+    let mut rest: Vec<_> = (0..100).map(|n| Box::pin(node.submit(put(&format!("k{n}"), "v")))).collect();
+    for write in &mut rest {
+        assert!(poll!(write).is_pending());
+    }
+    assert_eq!(node.revision(), Revision::FIRST);
+    gate.open();
+    first.await.unwrap();
+    let revisions: Vec<i64> = join_all(rest)
+        .await
+        .into_iter()
+        .map(|reply| match reply {
+            Ok(Reply::Put(reply)) => reply.revision.get(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(revisions, (3..103).collect::<Vec<i64>>());
+    let groups = gate.groups();
+    assert_eq!(groups.iter().sum::<usize>(), 101);
+    assert!(groups.len() <= 5, "{groups:?}");
+    assert_eq!(node.revision().get(), 102);
+    node.shutdown();
+}
+
+#[tokio::test]
+async fn answers_without_records_wait_for_what_they_saw() {
+    let disk = Disk::new();
+    let (node, gate) = gated(&disk);
+    put_ok(&node, "a", "1").await;
+    gate.close();
+    let mut write = Box::pin(node.submit(put("a", "2")));
+    assert!(poll!(&mut write).is_pending());
+    gate.wait_for_append();
+    // This compare fails because of a write that is not durable: the answer would give it away.
+    let compare = Compare {
+        range: KeyRange::Key(key("a")),
+        target: CompareTarget::Version(1),
+        result: CompareResult::Equal,
+    };
+    let txn = Txn { compares: vec![compare], success: vec![], failure: vec![] };
+    let mut failed = Box::pin(node.submit(Command::Txn(txn)));
+    let mut lease = Box::pin(node.lease(LeaseId::new(1)));
+    assert!(poll!(&mut failed).is_pending());
+    assert!(poll!(&mut lease).is_pending());
+    gate.open();
+    assert!(matches!(failed.await, Ok(Reply::Txn(reply)) if !reply.succeeded));
+    assert_eq!(lease.await, Ok(None));
+    write.await.unwrap();
+    node.shutdown();
+}
+
+#[tokio::test]
+async fn every_acknowledged_write_survives_whichever_flush_fails() {
+    for fault in [Fault::NoSpace, Fault::Flush, Fault::FlushButWritten] {
+        for nth in 1..12 {
+            let disk = Disk::new();
+            let node = node(&disk);
+            disk.fail_at(nth, fault);
+            let mut acknowledged = Vec::new();
+            let mut last = Revision::FIRST;
+            for round in 0..8 {
+                let writes: Vec<String> = (0..5).map(|n| format!("{round}.{n}")).collect();
+                let results = join_all(writes.iter().map(|name| node.submit(put(name, name)))).await;
+                for (name, result) in writes.into_iter().zip(results) {
+                    match result {
+                        Ok(Reply::Put(reply)) => {
+                            last = last.max(reply.revision);
+                            acknowledged.push(name);
+                        }
+                        Err(NodeError::WritesStopped(_)) => {}
+                        other => panic!("{fault:?} {nth}: {other:?}"),
+                    }
+                }
+            }
+            let failed = node.state() != NodeState::Running;
+            assert_eq!(failed, acknowledged.len() < 40);
+            if failed {
+                assert!(writes_stopped(node.submit(put("late", "x")).await));
+                assert!(matches!(node.lease(LeaseId::new(1)).await, Err(NodeError::WritesStopped(_)) | Ok(None)));
+            }
+            assert_eq!(node.revision(), last);
+            let seen = node.range(&RangeOp::all(everything())).unwrap();
+            assert_eq!(seen.revision, last);
+            assert_eq!(seen.kvs.len(), acknowledged.len(), "reads go on, at what is durable");
+            node.shutdown();
+
+            disk.crash();
+            let node = super::support::node(&disk);
+            for name in &acknowledged {
+                assert_eq!(get(&node, name), Some(key(name)), "{fault:?} at {nth}");
+            }
+            assert!(node.revision() >= last);
+            assert_eq!(put_ok(&node, "again", "x").await, node.revision());
+            assert!(node.revision() > last);
+            node.shutdown();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restart_brings_everything_back_and_the_identity_stays() {
+    let disk = Disk::new();
+    let first = node(&disk);
+    put_ok(&first, "a", "1").await;
+    first.submit(Command::LeaseGrant { id: LeaseId::new(7), ttl: 100 }).await.unwrap();
+    first.shutdown();
+    disk.crash();
+    let mut options = options();
+    options.identity.birth = eddy_crdt::id::Birth::new(99);
+    let second = start(Box::new(disk.open()), options).unwrap();
+    assert_eq!(second.identity(), identity());
+    assert_eq!(get(&second, "a"), Some(key("1")));
+    assert_eq!(second.leases().await.unwrap(), [LeaseId::new(7)]);
+    second.shutdown();
+}
+
+#[tokio::test]
+async fn a_full_queue_says_so_at_once() {
+    let disk = Disk::new();
+    let (node, gate) = gated(&disk);
+    gate.close();
+    let mut waiting = vec![Box::pin(node.submit(put("a", "1")))];
+    assert!(poll!(&mut waiting[0]).is_pending());
+    gate.wait_for_append();
+    let mut refused = 0;
+    while refused == 0 {
+        let mut write = Box::pin(node.submit(put("b", "1")));
+        match poll!(&mut write) {
+            std::task::Poll::Ready(Err(NodeError::TooManyRequests)) => refused += 1,
+            std::task::Poll::Ready(other) => panic!("{other:?}"),
+            std::task::Poll::Pending => waiting.push(write),
+        }
+        assert!(waiting.len() < 100_000, "the queue has no bound");
+    }
+    gate.open();
+    for result in join_all(waiting).await {
+        result.unwrap();
+    }
+    put_ok(&node, "c", "1").await;
+    node.shutdown();
+}
+
+#[tokio::test]
+async fn shutdown_answers_what_waits_and_refuses_what_comes() {
+    let disk = Disk::new();
+    let (node, gate) = gated(&disk);
+    gate.close();
+    let mut writes: Vec<_> = (0..50).map(|n| Box::pin(node.submit(put(&n.to_string(), "x")))).collect();
+    for write in &mut writes {
+        assert!(poll!(write).is_pending());
+    }
+    gate.wait_for_append();
+    let stopping = node.clone();
+    let stopped = std::thread::spawn(move || stopping.shutdown());
+    until(|| node.shared.maintenance.lock().is_none()).await;
+    assert_eq!(node.submit(put("late", "x")).await, Err(NodeError::Stopped));
+    gate.open();
+    for result in join_all(writes).await {
+        result.unwrap();
+    }
+    stopped.join().unwrap();
+    let mut stream = node.watch_stream();
+    assert!(stream.next().await.is_none());
+    disk.crash();
+    let again = super::support::node(&disk);
+    assert_eq!(again.revision().get(), 51);
+    again.shutdown();
+}
+
+#[tokio::test]
+async fn the_quota_raises_an_alarm_that_forbids_growth_but_not_deletes() {
+    let disk = Disk::new();
+    let mut options = options();
+    options.quota = Some(2000);
+    let node = start(Box::new(disk.open()), options).unwrap();
+    let large = "x".repeat(500);
+    let mut refused = None;
+    for n in 0..10 {
+        if let Err(error) = node.submit(put(&n.to_string(), &large)).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    assert_eq!(refused, Some(NodeError::NoSpace));
+    let alarm = Alarm { member: identity().replica, kind: AlarmKind::NoSpace };
+    assert_eq!(node.alarms(), [alarm]);
+    let small = node.submit(put("small", "")).await;
+    assert_eq!(small, Err(NodeError::NoSpace));
+    let grant = Command::LeaseGrant { id: LeaseId::new(1), ttl: 10 };
+    assert_eq!(node.submit(grant).await, Err(NodeError::NoSpace));
+    node.submit(Command::Delete(eddy_crdt::op::DeleteOp { range: everything(), prev_kv: false })).await.unwrap();
+    node.compact(node.revision().get(), true).await.unwrap();
+    node.defragment().await.unwrap();
+    node.submit(Command::SetAlarm { alarm, raised: false }).await.unwrap();
+    put_ok(&node, "small", "").await;
+    node.shutdown();
+}
+
+#[tokio::test]
+async fn a_corrupt_alarm_stops_changes_but_not_reads() {
+    let disk = Disk::new();
+    let node = node(&disk);
+    put_ok(&node, "a", "1").await;
+    let alarm = Alarm { member: identity().replica, kind: AlarmKind::Corrupt };
+    node.submit(Command::SetAlarm { alarm, raised: true }).await.unwrap();
+    assert_eq!(node.submit(put("a", "2")).await, Err(NodeError::Corrupt));
+    assert_eq!(node.submit(Command::Delete(delete_op("a"))).await, Err(NodeError::Corrupt));
+    assert_eq!(node.compact(2, false).await, Err(NodeError::Corrupt));
+    assert_eq!(get(&node, "a"), Some(key("1")));
+    node.shutdown();
+}
+
+#[tokio::test]
+async fn a_physical_compaction_is_answered_when_the_disk_holds_no_more_than_the_rest() {
+    let disk = Disk::new();
+    let node = node(&disk);
+    for n in 0..3000 {
+        put_ok(&node, &format!("k{}", n % 3), &n.to_string()).await;
+    }
+    let before = disk.durable().len();
+    node.compact(node.revision().get(), true).await.unwrap();
+    assert_eq!((before, disk.durable().len()), (3000, 3));
+    assert_eq!(node.compact(5, false).await, Err(NodeError::Refused(Refusal::Compacted)));
+    assert_eq!(node.compact(9999, false).await, Err(NodeError::Refused(Refusal::FutureRevision)));
+    node.shutdown();
+    disk.crash();
+    let node = super::support::node(&disk);
+    assert_eq!(get(&node, "k2"), Some(key("2999")));
+    assert_eq!(node.status().compacted.get(), 3001);
+    node.shutdown();
+}
+
+#[tokio::test]
+async fn crashes_around_compactions_never_leave_a_damaged_journal() {
+    for nth in 1..60 {
+        let disk = Disk::new();
+        let node = node(&disk);
+        disk.fail_at(nth, if nth % 2 == 0 { Fault::Flush } else { Fault::FlushButWritten });
+        for n in 0..40 {
+            let writes = [put("a", "1"), put("b", "2"), Command::Delete(delete_op("a"))];
+            join_all(writes.into_iter().map(|write| node.submit(write))).await;
+            if n % 5 == 4 && node.compact(node.revision().get() - 2, n % 2 == 0).await.is_err() {
+                break;
+            }
+        }
+        let durable = node.revision();
+        node.shutdown();
+        disk.crash();
+        let node = super::support::node(&disk);
+        assert!(node.revision() >= durable);
+        node.shutdown();
+    }
+}
+
+#[tokio::test]
+async fn leases_run_out_without_anybody_asking() {
+    let disk = Disk::new();
+    let node = node(&disk);
+    node.submit(Command::LeaseGrant { id: LeaseId::new(5), ttl: 1 }).await.unwrap();
+    let mut op = put_op("leased", "x");
+    op.lease = eddy_crdt::op::PutLease::Set(Some(LeaseId::new(5)));
+    node.submit(Command::Put(op)).await.unwrap();
+    let mut stream = node.watch_stream();
+    let spec = super::watching::spec(everything(), 0);
+    stream.create(spec).unwrap();
+    // Two seconds is the shortest lease; the event comes by itself.
+    let item = tokio::time::timeout(Duration::from_secs(20), stream.next()).await.unwrap();
+    assert!(matches!(item, Some(crate::node::watch::WatchItem::Events { .. })));
+    assert_eq!(get(&node, "leased"), None);
+    assert_eq!(node.leases().await.unwrap(), []);
+    node.shutdown();
+}

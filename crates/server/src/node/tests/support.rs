@@ -1,0 +1,175 @@
+//! A node to test, and a gate in front of its journal.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
+use eddy_crdt::key::KeyRange;
+use eddy_crdt::op::{Command, DeleteOp, Op, PutLease, PutOp, PutValue, RangeOp, Reply, Txn};
+use eddy_crdt::revision::Revision;
+use parking_lot::{Condvar, Mutex};
+
+use crate::node::{Handle, NodeError, Options, start};
+use crate::storage::faulty::Disk;
+use crate::storage::{AppendStats, Group, Journal, StorageError};
+
+pub(super) fn identity() -> Identity {
+    Identity { cluster: ClusterId::new(1), replica: ReplicaId::new(2), birth: Birth::new(3), ordinal: 0 }
+}
+
+pub(super) fn options() -> Options {
+    Options::new(identity(), "memory".into())
+}
+
+pub(super) fn node(disk: &Disk) -> Handle {
+    start(Box::new(disk.open()), options()).unwrap()
+}
+
+pub(super) fn key(name: &str) -> Bytes {
+    Bytes::copy_from_slice(name.as_bytes())
+}
+
+pub(super) fn put_op(name: &str, value: &str) -> PutOp {
+    PutOp { key: key(name), value: PutValue::Set(key(value)), lease: PutLease::Set(None), prev_kv: false }
+}
+
+pub(super) fn put(name: &str, value: &str) -> Command {
+    Command::Put(put_op(name, value))
+}
+
+pub(super) fn delete_op(name: &str) -> DeleteOp {
+    DeleteOp { range: KeyRange::Key(key(name)), prev_kv: false }
+}
+
+pub(super) fn txn(ops: Vec<Op>) -> Command {
+    Command::Txn(Txn { compares: vec![], success: ops, failure: vec![] })
+}
+
+pub(super) fn everything() -> KeyRange {
+    KeyRange::From(Bytes::from_static(&[0]))
+}
+
+pub(super) async fn put_ok(node: &Handle, name: &str, value: &str) -> Revision {
+    match node.submit(put(name, value)).await {
+        Ok(Reply::Put(reply)) => reply.revision,
+        other => panic!("put {name}: {other:?}"),
+    }
+}
+
+pub(super) fn get(node: &Handle, name: &str) -> Option<Bytes> {
+    let reply = node.range(&RangeOp::all(KeyRange::Key(key(name)))).unwrap();
+    reply.kvs.first().map(|kv| kv.value.clone())
+}
+
+pub(super) fn writes_stopped(result: Result<Reply, NodeError>) -> bool {
+    matches!(result, Err(NodeError::WritesStopped(_)))
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    closed: bool,
+    waiting: bool,
+    groups: Vec<usize>,
+}
+
+/// Holds appends back while closed, and counts what passed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gate(Arc<(Mutex<GateState>, Condvar)>);
+
+impl Gate {
+    pub(super) fn close(&self) {
+        self.0.0.lock().closed = true;
+    }
+
+    pub(super) fn open(&self) {
+        self.0.0.lock().closed = false;
+        self.0.1.notify_all();
+    }
+
+    /// Blocks until an append waits in front of the gate.
+    pub(super) fn wait_for_append(&self) {
+        let mut state = self.0.0.lock();
+        while !state.waiting {
+            self.0.1.wait(&mut state);
+        }
+    }
+
+    /// The number of records of each append that passed.
+    pub(super) fn groups(&self) -> Vec<usize> {
+        self.0.0.lock().groups.clone()
+    }
+}
+
+/// A journal behind a [`Gate`].
+pub(super) struct Gated<J> {
+    pub(super) journal: J,
+    pub(super) gate: Gate,
+}
+
+impl<J: Journal> Journal for Gated<J> {
+    fn load(
+        &mut self,
+        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
+    ) -> Result<Option<Bytes>, StorageError> {
+        self.journal.load(visit)
+    }
+
+    fn append(&mut self, group: &Group) -> Result<AppendStats, StorageError> {
+        let (state, changed) = &*self.gate.0;
+        let mut state = state.lock();
+        state.waiting = true;
+        changed.notify_all();
+        while state.closed {
+            changed.wait(&mut state);
+        }
+        state.waiting = false;
+        state.groups.push(group.records.len());
+        drop(state);
+        self.journal.append(group)
+    }
+
+    fn trim(
+        &mut self,
+        dead: &mut BTreeSet<u64>,
+        max_bytes: usize,
+        keep: &mut dyn FnMut(u64, &Bytes) -> Option<Bytes>,
+    ) -> Result<(), StorageError> {
+        self.journal.trim(dead, max_bytes, keep)
+    }
+
+    fn head(&mut self, head: Bytes) -> Result<(), StorageError> {
+        self.journal.head(head)
+    }
+
+    fn sync(&mut self) -> Result<(), StorageError> {
+        self.journal.sync()
+    }
+
+    fn defragment(&mut self) -> Result<(), StorageError> {
+        self.journal.defragment()
+    }
+
+    fn size_in_use(&self) -> u64 {
+        self.journal.size_in_use()
+    }
+
+    fn size_allocated(&self) -> u64 {
+        self.journal.size_allocated()
+    }
+
+    fn size_on_disk(&self) -> u64 {
+        self.journal.size_on_disk()
+    }
+
+    fn may_have_lost_tail(&self) -> bool {
+        self.journal.may_have_lost_tail()
+    }
+}
+
+/// A node whose flushes can be held back.
+pub(super) fn gated(disk: &Disk) -> (Handle, Gate) {
+    let gate = Gate::default();
+    let journal = Gated { journal: disk.open(), gate: gate.clone() };
+    (start(Box::new(journal), options()).unwrap(), gate)
+}
