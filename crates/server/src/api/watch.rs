@@ -292,7 +292,8 @@ mod tests {
         let empty = decoded(WatchCreateRequest::default());
         assert_eq!(empty.range, KeyRange::Key(Bytes::from_static(&[0])));
         assert_eq!((empty.id, empty.start), (None, Revision::new(0)));
-        let all = decoded(WatchCreateRequest { range_end: Bytes::from_static(&[0]), watch_id: 4, ..Default::default() });
+        let all =
+            decoded(WatchCreateRequest { range_end: Bytes::from_static(&[0]), watch_id: 4, ..Default::default() });
         assert_eq!(all.range, KeyRange::From(Bytes::from_static(&[0])));
         assert_eq!(all.id, Some(4));
         let filtered = decoded(WatchCreateRequest { filters: vec![0, 99], ..Default::default() });

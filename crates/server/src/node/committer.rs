@@ -105,7 +105,8 @@ impl Committer {
                 break;
             }
             if !self.shared.is_writable() {
-                for reply in group.drain(..).map(|job| job.reply).chain(self.physical.drain(..).map(|(reply, _)| reply)) {
+                for reply in group.drain(..).map(|job| job.reply).chain(self.physical.drain(..).map(|(reply, _)| reply))
+                {
                     answer(reply, Err(self.shared.write_error()));
                 }
                 continue;

@@ -88,7 +88,10 @@ mod tests {
         assert_ne!(a.replica, b.replica);
         assert_eq!((a.ordinal, b.ordinal), (0, 1));
         assert_ne!(derive("a", "a=http://1:1", "t").unwrap().cluster, a.cluster);
-        assert_ne!(derive("a", "a=http://1:1", "u").unwrap().cluster, derive("a", "a=http://1:1", "t").unwrap().cluster);
+        assert_ne!(
+            derive("a", "a=http://1:1", "u").unwrap().cluster,
+            derive("a", "a=http://1:1", "t").unwrap().cluster
+        );
     }
 
     #[test]

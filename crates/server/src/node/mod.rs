@@ -21,9 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use eddy_crdt::clock::Now;
 use eddy_crdt::entry::{Chain, Head};
 use eddy_crdt::id::{Identity, LeaseId};
-use eddy_crdt::op::{
-    Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, Refusal, Reply, Txn, TxnReply,
-};
+use eddy_crdt::op::{Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, Refusal, Reply, Txn, TxnReply};
 use eddy_crdt::replica::Replica;
 use eddy_crdt::restore::{Damage, Loader};
 use eddy_crdt::revision::Revision;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
 
 use eddy_crdt::event::Commit;
 use eddy_crdt::revision::Revision;
@@ -17,6 +17,12 @@ use crate::storage::{Group, Journal, StorageError};
 
 /// Bytes of records that one slice of trimming rewrites between two groups.
 const TRIM_SLICE_BYTES: usize = 128 << 10;
+
+/// Tidying makes writes wait, so it is left for a moment without any this long,
+const TIDY_AFTER_QUIET: Duration = Duration::from_millis(50);
+
+/// or, where there is none, done after this long.
+const TIDY_OVERDUE: Duration = Duration::from_secs(60);
 
 /// A group on its way to the disk, and what may leave the process once it is there.
 pub(crate) struct Flush {
@@ -60,6 +66,8 @@ pub(crate) struct StorageThread {
     /// Something was trimmed that no flush has made durable yet.
     unsynced: bool,
     waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    /// Since when the journal may hold more garbage than it should.
+    untidy: Option<Instant>,
 }
 
 /// Says so when the thread ends by a panic.
@@ -75,7 +83,7 @@ impl Drop for Farewell {
 
 impl StorageThread {
     pub(crate) fn new(shared: Arc<Shared>, journal: Box<dyn Journal>, work: Receiver<Work>) -> Self {
-        Self { shared, journal, work, dead: BTreeSet::new(), unsynced: false, waiting: Vec::new() }
+        Self { shared, journal, work, dead: BTreeSet::new(), unsynced: false, waiting: Vec::new(), untidy: None }
     }
 
     /// Runs until nobody can send work any more.
@@ -83,18 +91,7 @@ impl StorageThread {
         let _farewell = Farewell(Arc::clone(&self.shared));
         self.note_sizes();
         loop {
-            let work = if self.trim_pending() {
-                match self.work.try_recv() {
-                    Ok(work) => Some(work),
-                    Err(TryRecvError::Empty) => None,
-                    Err(TryRecvError::Disconnected) => break,
-                }
-            } else {
-                match self.work.recv() {
-                    Ok(work) => Some(work),
-                    Err(_) => break,
-                }
-            };
+            let Ok(work) = self.receive() else { break };
             match work {
                 Some(Work::Flush(flush)) => self.flush(*flush),
                 Some(Work::Trim { dead, waiting }) => {
@@ -102,15 +99,47 @@ impl StorageThread {
                     self.waiting.extend(waiting);
                 }
                 Some(Work::Defragment(reply)) => self.defragment(reply),
-                None => {}
+                None if self.trim_pending() => {}
+                None => self.tidy(),
             }
             if self.trim_pending() {
                 self.trim();
+            } else if self.untidy.is_some_and(|since| since.elapsed() >= TIDY_OVERDUE) {
+                self.tidy();
             }
         }
         if self.unsynced && self.shared.is_writable() {
             self.sync();
         }
+    }
+
+    /// The next work; `None` when there is none now but something else to do. An error when nobody sends any more.
+    fn receive(&self) -> Result<Option<Work>, RecvTimeoutError> {
+        if self.trim_pending() {
+            return match self.work.try_recv() {
+                Ok(work) => Ok(Some(work)),
+                Err(TryRecvError::Empty) => Ok(None),
+                Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
+            };
+        }
+        if self.untidy.is_some() && self.shared.is_writable() {
+            return match self.work.recv_timeout(TIDY_AFTER_QUIET) {
+                Ok(work) => Ok(Some(work)),
+                Err(RecvTimeoutError::Timeout) => Ok(None),
+                Err(gone) => Err(gone),
+            };
+        }
+        self.work.recv().map(Some).map_err(|_| RecvTimeoutError::Disconnected)
+    }
+
+    fn tidy(&mut self) {
+        self.untidy = None;
+        match self.journal.tidy() {
+            Ok(rewritten) => tracing::debug!(rewritten, "tidied the journal"),
+            Err(error @ StorageError::Poisoned) => self.stop_writes(&error),
+            Err(error) => tracing::warn!(%error, "could not tidy the journal; it takes more space than it should"),
+        }
+        self.note_sizes();
     }
 
     fn flush(&mut self, flush: Flush) {
@@ -168,9 +197,9 @@ impl StorageThread {
     fn trim(&mut self) {
         if !self.dead.is_empty() {
             let shared = Arc::clone(&self.shared);
-            let trimmed = self.journal.trim(&mut self.dead, TRIM_SLICE_BYTES, &mut |_, record| {
-                shared.replica.read().trim(record)
-            });
+            let trimmed = self
+                .journal
+                .trim(&mut self.dead, TRIM_SLICE_BYTES, &mut |_, record| shared.replica.read().trim(record));
             match trimmed {
                 Ok(()) => self.unsynced = true,
                 Err(error @ StorageError::NoSpace { .. }) => {
@@ -188,6 +217,7 @@ impl StorageThread {
             for (reply, outcome) in self.waiting.drain(..) {
                 answer(reply, outcome);
             }
+            self.untidy.get_or_insert_with(Instant::now);
             self.note_sizes();
         }
     }

@@ -165,6 +165,7 @@ impl WatchStream {
             }
         };
 
+        self.take_back_progress();
         let mut hub = self.node.hub.lock();
         let mut inner = self.mailbox.lock();
         let slot = self.free_slots.pop().unwrap_or(inner.watchers.len() as u32);
@@ -172,14 +173,8 @@ impl WatchStream {
         let next = if spec.start == Revision::new(0) { self.node.durable_revision().next() } else { spec.start };
         let standing = if next > hub.published { Standing::Live } else { Standing::Lagging };
         inner.lagging += usize::from(standing == Standing::Lagging);
-        let watcher = Watcher {
-            id,
-            range: spec.range.clone(),
-            filters: spec.filters,
-            start: spec.start,
-            next,
-            standing,
-        };
+        let watcher =
+            Watcher { id, range: spec.range.clone(), filters: spec.filters, start: spec.start, next, standing };
         if slot as usize == inner.watchers.len() {
             inner.watchers.push(Some(watcher));
         } else {
@@ -193,6 +188,18 @@ impl WatchStream {
         self.notifying += usize::from(local.progress_notify);
         self.watchers.insert(id, local);
         Ok(id)
+    }
+
+    /// Progress that was not said yet would speak for the new watcher too.
+    fn take_back_progress(&mut self) {
+        let taken = &mut self.progress;
+        self.out.retain(|item| match item {
+            WatchItem::Progress { watch_id: None, revision } => {
+                taken.push_front(*revision);
+                false
+            }
+            _ => true,
+        });
     }
 
     /// Ends a watcher; nothing more comes from it. False if there is none of that id.

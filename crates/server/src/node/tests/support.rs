@@ -150,6 +150,10 @@ impl<J: Journal> Journal for Gated<J> {
         self.journal.defragment()
     }
 
+    fn tidy(&mut self) -> Result<bool, StorageError> {
+        self.journal.tidy()
+    }
+
     fn size_in_use(&self) -> u64 {
         self.journal.size_in_use()
     }

@@ -12,9 +12,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::support::*;
-use crate::node::{Handle, start};
 use crate::node::hub::Filters;
 use crate::node::watch::{WatchItem, WatchRefusal, WatchSpec, WatchStream};
+use crate::node::{Handle, start};
 use crate::storage::faulty::Disk;
 
 pub(super) fn spec(range: KeyRange, start: i64) -> WatchSpec {
