@@ -238,6 +238,8 @@ pub enum AlarmKind {
     NoSpace,
     /// Replicas with the same version vector hold different states, or this one is damaged.
     Corrupt,
+    /// A kind that this build does not know; raised and told as in etcd, without effect.
+    Unknown(i32),
 }
 
 /// An alarm that is raised, and by whom.

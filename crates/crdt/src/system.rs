@@ -24,7 +24,7 @@ const ALARM: u8 = b'a';
 impl SystemKey {
     /// The key's bytes.
     pub fn encode(&self) -> Key {
-        let mut key = BytesMut::with_capacity(10);
+        let mut key = BytesMut::with_capacity(13);
         match self {
             Self::Lease(id) => {
                 key.put_u8(LEASE);
@@ -33,9 +33,10 @@ impl SystemKey {
             Self::Alarm(alarm) => {
                 key.put_u8(ALARM);
                 key.put_u64(alarm.member.get());
-                key.put_u8(match alarm.kind {
+                key.put_i32(match alarm.kind {
                     AlarmKind::NoSpace => 1,
                     AlarmKind::Corrupt => 2,
+                    AlarmKind::Unknown(kind) => kind,
                 });
             }
         }
@@ -47,13 +48,13 @@ impl SystemKey {
         let (tag, rest) = key.split_first()?;
         match (*tag, rest.len()) {
             (LEASE, 8) => Some(Self::Lease(LeaseId::new(i64::from_be_bytes(rest.try_into().ok()?)))),
-            (ALARM, 9) => {
+            (ALARM, 12) => {
                 let (member, kind) = rest.split_at(8);
                 let member = ReplicaId::new(u64::from_be_bytes(member.try_into().ok()?));
-                let kind = match kind[0] {
+                let kind = match i32::from_be_bytes(kind.try_into().ok()?) {
                     1 => AlarmKind::NoSpace,
                     2 => AlarmKind::Corrupt,
-                    _ => return None,
+                    kind => AlarmKind::Unknown(kind),
                 };
                 Some(Self::Alarm(Alarm { member, kind }))
             }
@@ -94,8 +95,13 @@ mod tests {
 
     #[test]
     fn system_keys_come_back_as_they_were() {
-        let alarm = Alarm { member: ReplicaId::new(u64::MAX), kind: AlarmKind::Corrupt };
-        for key in [SystemKey::Lease(LeaseId::new(-5)), SystemKey::Alarm(alarm)] {
+        let alarm = |kind| SystemKey::Alarm(Alarm { member: ReplicaId::new(u64::MAX), kind });
+        for key in [
+            SystemKey::Lease(LeaseId::new(-5)),
+            alarm(AlarmKind::NoSpace),
+            alarm(AlarmKind::Corrupt),
+            alarm(AlarmKind::Unknown(-3)),
+        ] {
             assert_eq!(SystemKey::decode(&key.encode()), Some(key));
         }
         assert_eq!(SystemKey::decode(b"l123"), None);

@@ -1,3 +1,59 @@
-//! The etcd v3 API: one file for each gRPC service.
+//! The etcd v3 API: one file for each gRPC service. What they share: checks of requests before anything else
+//! ([`check`], [`overlap`]), messages into the replica's words and back ([`convert`]), errors into statuses
+//! ([`status`]), and how large requests may be ([`limits`]).
 
+use eddy_proto::etcdserverpb::auth_server::AuthServer;
+use eddy_proto::etcdserverpb::cluster_server::ClusterServer;
+use eddy_proto::etcdserverpb::kv_server::KvServer;
+use eddy_proto::etcdserverpb::lease_server::LeaseServer;
+use eddy_proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use eddy_proto::etcdserverpb::watch_server::WatchServer;
+use eddy_proto::health::health_server::HealthServer;
+use tonic::codec::CompressionEncoding::Gzip;
+use tonic::service::Routes;
+
+use self::auth::AuthService;
+use self::cluster::{ClusterService, MemberInfo};
+use self::health::HealthService;
+use self::kv::KvService;
+use self::lease::LeaseService;
+use self::limits::{Limits, Worded};
+use self::maintenance::MaintenanceService;
+use self::watch::WatchService;
+use crate::node::Handle;
+
+pub mod auth;
+pub mod check;
+pub mod cluster;
+pub mod convert;
+pub mod header;
+pub mod health;
+pub mod kv;
+pub mod lease;
+pub mod limits;
+pub mod maintenance;
+pub mod overlap;
+pub mod range_stream;
+pub mod status;
+#[cfg(test)]
+mod tests;
 pub mod watch;
+
+/// All services of the API on one node. Services of etcd that are not mounted (Lock, Election) are answered by the
+/// fallback of [`crate::grpc`].
+pub fn routes(node: &Handle, limits: Limits, member: MemberInfo) -> Routes {
+    let (max, common) = (limits.max_message_bytes(), header::without_revision(&node.identity()));
+    // Answers are never compressed: etcd does so only for requests that are, and clients need not send those.
+    macro_rules! serve {
+        ($server:ident, $service:expr) => {
+            Worded($server::new($service).max_decoding_message_size(max).accept_compressed(Gzip))
+        };
+    }
+    Routes::new(serve!(KvServer, KvService::new(node.clone(), limits)))
+        .add_service(serve!(WatchServer, WatchService::new(node.clone(), common, limits.max_request_bytes)))
+        .add_service(serve!(LeaseServer, LeaseService::new(node.clone())))
+        .add_service(serve!(ClusterServer, ClusterService::new(node.identity(), member)))
+        .add_service(serve!(MaintenanceServer, MaintenanceService::new(node.clone())))
+        .add_service(serve!(AuthServer, AuthService::new(node.clone())))
+        .add_service(serve!(HealthServer, HealthService::new(node.clone())))
+}

@@ -1,0 +1,117 @@
+//! The KV service: ranges, puts, deletes, transactions, compactions.
+
+use std::pin::Pin;
+
+use eddy_crdt::id::Identity;
+use eddy_crdt::op::{Command, Reply};
+use eddy_crdt::revision::Revision;
+use eddy_proto::etcdserverpb::kv_server::Kv;
+use eddy_proto::etcdserverpb::{
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
+    RangeRequest, RangeResponse, RangeStreamResponse, ResponseHeader, TxnRequest, TxnResponse,
+};
+use futures::Stream;
+use tonic::{Request, Response, Status};
+
+use super::limits::{Limits, WriteLimit};
+use super::{check, convert, header, range_stream, status};
+use crate::node::Handle;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct KvService {
+    node: Handle,
+    identity: Identity,
+    limits: Limits,
+    writes: WriteLimit,
+}
+
+impl KvService {
+    /// Serves the node within the limits.
+    pub fn new(node: Handle, limits: Limits) -> Self {
+        let identity = node.identity();
+        Self { node, identity, limits, writes: WriteLimit::new(&limits, identity.replica) }
+    }
+
+    fn header(&self, revision: Revision) -> ResponseHeader {
+        header::at(&self.identity, revision)
+    }
+}
+
+#[tonic::async_trait]
+impl Kv for KvService {
+    type RangeStreamStream = Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
+
+    async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        let request = request.into_inner();
+        check::range(&request).map_err(status::invalid)?;
+        let reply = self.node.range(&convert::range(request)).map_err(status::node)?;
+        let header = self.header(reply.revision);
+        Ok(Response::new(convert::range_response(reply, header)))
+    }
+
+    async fn range_stream(&self, request: Request<RangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
+        let request = request.into_inner();
+        check::range(&request).map_err(status::invalid)?;
+        // etcd reads a negative limit as a first part without end.
+        let whole = request.limit < 0;
+        let op = convert::range(request);
+        range_stream::check(&op)?;
+        let stream = range_stream::parts(self.node.clone(), op, whole, self.limits.max_request_bytes);
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let request = request.into_inner();
+        check::put(&request).map_err(status::invalid)?;
+        self.writes.admit(&request).map_err(status::invalid)?;
+        match self.node.submit(Command::Put(convert::put(request))).await.map_err(status::node)? {
+            Reply::Put(reply) => {
+                let header = self.header(reply.revision);
+                Ok(Response::new(convert::put_response(reply, header)))
+            }
+            other => Err(status::wrong_reply(&other)),
+        }
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<DeleteRangeRequest>,
+    ) -> Result<Response<DeleteRangeResponse>, Status> {
+        let request = request.into_inner();
+        check::delete(&request).map_err(status::invalid)?;
+        self.writes.admit(&request).map_err(status::invalid)?;
+        match self.node.submit(Command::Delete(convert::delete(request))).await.map_err(status::node)? {
+            Reply::Delete(reply) => {
+                let header = self.header(reply.revision);
+                Ok(Response::new(convert::delete_response(reply, header)))
+            }
+            other => Err(status::wrong_reply(&other)),
+        }
+    }
+
+    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let request = request.into_inner();
+        check::txn(&request, self.limits.max_txn_ops).map_err(status::invalid)?;
+        // What only reads goes into no log, so its size has no limit but the message's.
+        let size = self.writes.admit(&request);
+        let txn = convert::txn(request);
+        let reply = if txn.is_read_only() {
+            self.node.read_txn(&txn).map_err(status::node)?
+        } else {
+            size.map_err(status::invalid)?;
+            match self.node.submit(Command::Txn(txn)).await.map_err(status::node)? {
+                Reply::Txn(reply) => reply,
+                other => return Err(status::wrong_reply(&other)),
+            }
+        };
+        let header = self.header(reply.revision);
+        Ok(Response::new(convert::txn_response(reply, header)))
+    }
+
+    async fn compact(&self, request: Request<CompactionRequest>) -> Result<Response<CompactionResponse>, Status> {
+        let request = request.into_inner();
+        self.node.compact(request.revision, request.physical).await.map_err(status::node)?;
+        Ok(Response::new(CompactionResponse { header: Some(self.header(self.node.revision())) }))
+    }
+}

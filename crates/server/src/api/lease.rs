@@ -1,0 +1,180 @@
+//! The Lease service.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use eddy_crdt::id::{Identity, LeaseId};
+use eddy_crdt::op::{Command, Refusal, Reply};
+use eddy_proto::etcdserverpb::lease_server::Lease;
+use eddy_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
+    LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse, ResponseHeader,
+};
+use futures::{Stream, stream};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{header, limits, status};
+use crate::node::{Handle, NodeError};
+
+/// Bits of a lease id that count; the replica's ordinal stands above them, the sign bit stays clear.
+const COUNT_BITS: u32 = 51;
+
+/// Draws lease ids that no other replica draws, and that this one did not draw before a restart: they count from the
+/// microsecond of the start, and no replica grants a million leases a second.
+#[derive(Debug)]
+struct LeaseIds {
+    ordinal: u64,
+    next: AtomicU64,
+}
+
+impl LeaseIds {
+    fn new(ordinal: u16, now: SystemTime) -> Self {
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { ordinal: u64::from(ordinal) & 0xfff, next: AtomicU64::new(since_1970.as_micros() as u64) }
+    }
+
+    fn draw(&self) -> LeaseId {
+        loop {
+            let count = self.next.fetch_add(1, Ordering::Relaxed) & ((1 << COUNT_BITS) - 1);
+            if let Some(id) = LeaseId::from_wire((self.ordinal << COUNT_BITS | count) as i64) {
+                return id;
+            }
+        }
+    }
+}
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct LeaseService {
+    node: Handle,
+    identity: Identity,
+    ids: Arc<LeaseIds>,
+}
+
+impl LeaseService {
+    /// Serves the node.
+    pub fn new(node: Handle) -> Self {
+        let identity = node.identity();
+        Self { node, identity, ids: Arc::new(LeaseIds::new(identity.ordinal, SystemTime::now())) }
+    }
+
+    fn header(&self) -> ResponseHeader {
+        header::at(&self.identity, self.node.revision())
+    }
+
+    /// Renews one lease. One that is not there is answered with a time to live of zero.
+    async fn renew(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+        // Taken before: a client must not see a keep-alive that succeeded at a revision at which the lease is gone.
+        let header = Some(self.header());
+        let ttl = match LeaseId::from_wire(id) {
+            None => 0,
+            Some(lease) => match self.node.submit(Command::LeaseRenew(lease)).await {
+                Ok(Reply::LeaseRenew { ttl }) => ttl,
+                Ok(other) => return Err(status::wrong_reply(&other)),
+                Err(NodeError::Refused(Refusal::LeaseNotFound)) => 0,
+                Err(error) => return Err(status::node(error)),
+            },
+        };
+        Ok(LeaseKeepAliveResponse { header, id, ttl })
+    }
+}
+
+#[tonic::async_trait]
+impl Lease for LeaseService {
+    type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send>>;
+
+    async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Result<Response<LeaseGrantResponse>, Status> {
+        let LeaseGrantRequest { id, ttl } = request.into_inner();
+        let wanted = LeaseId::from_wire(id);
+        loop {
+            let id = wanted.unwrap_or_else(|| self.ids.draw());
+            return match self.node.submit(Command::LeaseGrant { id, ttl }).await {
+                Ok(Reply::LeaseGrant { id, ttl }) => {
+                    let (header, id) = (Some(self.header()), id.get());
+                    Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }))
+                }
+                Ok(other) => Err(status::wrong_reply(&other)),
+                // A client chose for itself what was drawn now.
+                Err(NodeError::Refused(Refusal::LeaseExists)) if wanted.is_none() => continue,
+                Err(error) => Err(status::node(error)),
+            };
+        }
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<LeaseRevokeRequest>,
+    ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let id = LeaseId::from_wire(request.into_inner().id).ok_or(status::refused(Refusal::LeaseNotFound))?;
+        self.node.submit(Command::LeaseRevoke(id)).await.map_err(status::node)?;
+        Ok(Response::new(LeaseRevokeResponse { header: Some(self.header()) }))
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let state = Some((self.clone(), request.into_inner()));
+        let answers = stream::unfold(state, |state| async move {
+            let (service, mut requests) = state?;
+            let answer = match requests.message().await {
+                Ok(None) => return None,
+                Ok(Some(request)) => service.renew(request.id).await,
+                Err(status) => Err(limits::reword(&status).unwrap_or(status)),
+            };
+            let state = answer.is_ok().then_some((service, requests));
+            Some((answer, state))
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        let request = request.into_inner();
+        let lease = match LeaseId::from_wire(request.id) {
+            Some(id) => self.node.lease(id).await.map_err(status::node)?,
+            None => None,
+        };
+        let mut response =
+            LeaseTimeToLiveResponse { header: Some(self.header()), id: request.id, ttl: -1, ..Default::default() };
+        if let Some(lease) = lease {
+            response.ttl = (lease.remaining_ms / 1000) as i64;
+            response.granted_ttl = lease.granted_ttl;
+            if request.keys {
+                response.keys = lease.keys;
+            }
+        }
+        Ok(Response::new(response))
+    }
+
+    async fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Result<Response<LeaseLeasesResponse>, Status> {
+        let leases = self.node.leases().await.map_err(status::node)?;
+        let leases = leases.into_iter().map(|id| LeaseStatus { id: id.get() }).collect();
+        Ok(Response::new(LeaseLeasesResponse { header: Some(self.header()), leases }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn lease_ids_are_positive_and_nobody_elses() {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let ids = LeaseIds::new(0, start);
+        let (first, second) = (ids.draw().get(), ids.draw().get());
+        assert!(0 < first && second == first + 1);
+        let after_restart = LeaseIds::new(0, start + Duration::from_millis(1)).draw().get();
+        assert!(after_restart > second);
+        let elsewhere = LeaseIds::new(4095, start).draw().get();
+        assert_eq!(elsewhere, first | 4095 << COUNT_BITS);
+        assert!(elsewhere > 0);
+    }
+}

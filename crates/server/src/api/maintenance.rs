@@ -1,0 +1,224 @@
+//! The Maintenance service: status, alarms, hashes, defragmentation.
+
+use eddy_crdt::id::{Identity, ReplicaId};
+use eddy_crdt::op::{Alarm, AlarmKind, Command, Reply};
+use eddy_proto::etcdserverpb::alarm_request::AlarmAction;
+use eddy_proto::etcdserverpb::downgrade_request::DowngradeAction;
+use eddy_proto::etcdserverpb::maintenance_server::Maintenance;
+use eddy_proto::etcdserverpb::{
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse, DowngradeInfo,
+    DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
+    MoveLeaderResponse, ResponseHeader, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+};
+use futures::stream;
+use tonic::{Request, Response, Status};
+
+use super::header::{self, RAFT_TERM};
+use super::status::{self, Denied};
+use crate::cli::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
+use crate::node::{Handle, NodeState};
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct MaintenanceService {
+    node: Handle,
+    identity: Identity,
+}
+
+impl MaintenanceService {
+    /// Serves the node.
+    pub fn new(node: Handle) -> Self {
+        let identity = node.identity();
+        Self { node, identity }
+    }
+
+    fn header(&self) -> Option<ResponseHeader> {
+        Some(header::at(&self.identity, self.node.revision()))
+    }
+
+    /// Raises or lowers an alarm; tells which, if it is one and there was something to lower.
+    async fn set_alarm(&self, alarm: Alarm, raised: bool) -> Result<Option<Alarm>, Status> {
+        match self.node.submit(Command::SetAlarm { alarm, raised }).await.map_err(status::node)? {
+            Reply::SetAlarm { changed } => Ok((raised || changed).then_some(alarm)),
+            other => Err(status::wrong_reply(&other)),
+        }
+    }
+}
+
+fn alarm_type(kind: AlarmKind) -> i32 {
+    match kind {
+        AlarmKind::NoSpace => AlarmType::Nospace.into(),
+        AlarmKind::Corrupt => AlarmType::Corrupt.into(),
+        AlarmKind::Unknown(kind) => kind,
+    }
+}
+
+/// `None` for every kind.
+fn alarm_kind(alarm_type: i32) -> Option<AlarmKind> {
+    match AlarmType::try_from(alarm_type) {
+        Ok(AlarmType::None) => None,
+        Ok(AlarmType::Nospace) => Some(AlarmKind::NoSpace),
+        Ok(AlarmType::Corrupt) => Some(AlarmKind::Corrupt),
+        Err(_) => Some(AlarmKind::Unknown(alarm_type)),
+    }
+}
+
+fn alarm_member(alarm: Alarm) -> AlarmMember {
+    AlarmMember { member_id: alarm.member.get(), alarm: alarm_type(alarm.kind) }
+}
+
+/// An alarm as etcd's Status words it.
+fn alarm_text(alarm: &Alarm) -> String {
+    let number = alarm_type(alarm.kind);
+    let kind = AlarmType::try_from(number).map_or_else(|_| number.to_string(), |kind| kind.as_str_name().to_owned());
+    match alarm.member.get() {
+        0 => format!("alarm:{kind}"),
+        member => format!("memberID:{member} alarm:{kind}"),
+    }
+}
+
+/// Major and minor number of a version with or without a patch number.
+fn major_minor(version: &str) -> Option<(u64, u64)> {
+    let (numbers, _) = version.split_once(['-', '+']).unwrap_or((version, ""));
+    let mut numbers = numbers.split('.').map(|number| number.parse().ok());
+    let version = (numbers.next()??, numbers.next()??);
+    match (numbers.next(), numbers.next()) {
+        (None | Some(Some(_)), None) => Some(version),
+        _ => None,
+    }
+}
+
+#[tonic::async_trait]
+impl Maintenance for MaintenanceService {
+    type SnapshotStream = stream::Empty<Result<SnapshotResponse, Status>>;
+
+    async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
+        let request = request.into_inner();
+        let kind = alarm_kind(request.alarm);
+        let alarms = match AlarmAction::try_from(request.action) {
+            Ok(AlarmAction::Get) => {
+                let wanted = |alarm: &Alarm| kind.is_none_or(|kind| alarm.kind == kind);
+                self.node.alarms().into_iter().filter(wanted).map(alarm_member).collect()
+            }
+            Ok(action) => match kind {
+                None => vec![],
+                Some(kind) => {
+                    let alarm = Alarm { member: ReplicaId::new(request.member_id), kind };
+                    let set = self.set_alarm(alarm, action == AlarmAction::Activate).await?;
+                    set.into_iter().map(alarm_member).collect()
+                }
+            },
+            Err(_) => return Err(status::denied(Denied::UnknownMethod)),
+        };
+        Ok(Response::new(AlarmResponse { header: self.header(), alarms }))
+    }
+
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        let status = self.node.status();
+        let mut errors: Vec<String> = status.alarms.iter().map(alarm_text).collect();
+        if let NodeState::WritesStopped { reason } = &status.state {
+            errors.push(format!("writes stopped until restart: {reason}"));
+        }
+        Ok(Response::new(StatusResponse {
+            header: Some(header::at(&self.identity, status.revision)),
+            version: ETCD_VERSION.to_owned(),
+            db_size: to_i64(status.size_allocated),
+            leader: self.identity.replica.get(),
+            raft_index: status.next_number,
+            raft_term: RAFT_TERM,
+            raft_applied_index: status.next_number,
+            errors,
+            db_size_in_use: to_i64(status.size_in_use),
+            is_learner: false,
+            storage_version: ETCD_CLUSTER_VERSION.to_owned(),
+            db_size_quota: status.quota.map_or(-1, to_i64),
+            downgrade_info: Some(DowngradeInfo::default()),
+        }))
+    }
+
+    async fn defragment(&self, _: Request<DefragmentRequest>) -> Result<Response<DefragmentResponse>, Status> {
+        self.node.defragment().await.map_err(status::node)?;
+        Ok(Response::new(DefragmentResponse { header: None }))
+    }
+
+    /// etcd hashes its database file here. Ours is laid out otherwise, so this is the hash over all keys, which says the
+    /// same: equal for equal histories.
+    async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        let hash = self.node.hash_kv(0).await.map_err(status::node)?;
+        Ok(Response::new(HashResponse { header: Some(header::at(&self.identity, hash.revision)), hash: hash.hash }))
+    }
+
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
+        let hash = self.node.hash_kv(request.into_inner().revision).await.map_err(status::node)?;
+        Ok(Response::new(HashKvResponse {
+            header: self.header(),
+            hash: hash.hash,
+            compact_revision: hash.compacted.get(),
+            hash_revision: hash.revision.get(),
+        }))
+    }
+
+    async fn snapshot(&self, _: Request<SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        Err(status::missing("a backup in the format of etcd's database (Snapshot); stop eddy and copy its data dir"))
+    }
+
+    async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Result<Response<MoveLeaderResponse>, Status> {
+        // The leader is there already, and nobody else is.
+        if request.into_inner().target_id != self.identity.replica.get() {
+            return Err(status::denied(Denied::BadLeaderTransferee));
+        }
+        Ok(Response::new(MoveLeaderResponse { header: None }))
+    }
+
+    async fn downgrade(&self, request: Request<DowngradeRequest>) -> Result<Response<DowngradeResponse>, Status> {
+        let request = request.into_inner();
+        let (major, minor) = major_minor(ETCD_VERSION).unwrap_or_default();
+        match DowngradeAction::try_from(request.action) {
+            Ok(DowngradeAction::Validate | DowngradeAction::Enable) => match major_minor(&request.version) {
+                None => Err(status::denied(Denied::WrongDowngradeVersion)),
+                Some(version) if version != (major, minor.saturating_sub(1)) => {
+                    Err(status::denied(Denied::InvalidDowngradeVersion))
+                }
+                Some(_) => Err(status::missing("downgrades to another storage format (Downgrade)")),
+            },
+            // As in etcd, that there is nothing to cancel is no error.
+            Ok(DowngradeAction::Cancel) => {
+                Ok(Response::new(DowngradeResponse { header: self.header(), version: format!("{major}.{minor}") }))
+            }
+            Err(_) => Err(status::denied(Denied::UnknownMethod)),
+        }
+    }
+}
+
+fn to_i64(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_etcd_reads_them() {
+        for (text, expected) in [
+            ("3.6", Some((3, 6))),
+            ("3.6.0", Some((3, 6))),
+            ("3.6.4-rc.0", Some((3, 6))),
+            ("3", None),
+            ("", None),
+            ("3.x", None),
+            ("3.6.x", None),
+            ("3.6.0.0", None),
+        ] {
+            assert_eq!(major_minor(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn alarms_are_worded_as_in_etcd() {
+        let alarm = |member, kind| alarm_text(&Alarm { member: ReplicaId::new(member), kind });
+        assert_eq!(alarm(10276657743932975437, AlarmKind::NoSpace), "memberID:10276657743932975437 alarm:NOSPACE");
+        assert_eq!(alarm(0, AlarmKind::Corrupt), "alarm:CORRUPT");
+        assert_eq!(alarm(7, AlarmKind::Unknown(3)), "memberID:7 alarm:3");
+    }
+}

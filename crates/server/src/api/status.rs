@@ -1,0 +1,132 @@
+//! Errors to gRPC statuses: the only place that does so. Codes and texts are etcd's, since clients match both.
+
+use eddy_crdt::op::{Refusal, Reply};
+use tonic::{Code, Status};
+
+use super::check::Invalid;
+use crate::node::NodeError;
+
+/// The status of what the node does not do.
+pub fn node(error: NodeError) -> Status {
+    let code = match &error {
+        NodeError::Refused(refusal) => return refused(*refusal),
+        // etcd forgets to give this one a code; its clients go by the text.
+        NodeError::TooManyRequests => Code::Unknown,
+        NodeError::NoSpace => Code::ResourceExhausted,
+        NodeError::Corrupt => Code::DataLoss,
+        NodeError::Stopped | NodeError::WritesStopped(_) => Code::Unavailable,
+        NodeError::Storage(_) => Code::Unknown,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The status when the node answers something else than it was asked, which would be a bug of ours.
+pub fn wrong_reply(reply: &Reply) -> Status {
+    tracing::error!(?reply, "the node answered another question");
+    Status::internal("eddy: the node answered another question")
+}
+
+/// The status of a malformed request.
+pub fn invalid(invalid: Invalid) -> Status {
+    Status::invalid_argument(invalid.to_string())
+}
+
+/// The status of something that the replica refuses.
+pub fn refused(refusal: Refusal) -> Status {
+    let (code, text) = match refusal {
+        Refusal::Compacted => (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"),
+        Refusal::FutureRevision => (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision"),
+        Refusal::KeyNotFound => (Code::InvalidArgument, "etcdserver: key not found"),
+        Refusal::LeaseNotFound => (Code::NotFound, "etcdserver: requested lease not found"),
+        Refusal::LeaseExists => (Code::FailedPrecondition, "etcdserver: lease already exists"),
+        Refusal::LeaseTtlTooLarge => (Code::OutOfRange, "etcdserver: too large lease TTL"),
+    };
+    Status::new(code, text)
+}
+
+/// Why a call fails that has to do with members, users or versions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// No such member.
+    MemberNotFound,
+    /// URLs of a member to be that are none.
+    MemberBadUrls,
+    /// The member is no learner.
+    MemberNotLearner,
+    /// Another member has that peer URL.
+    PeerUrlExists,
+    /// No such member to lead.
+    BadLeaderTransferee,
+    /// There are no users, so nobody can log in.
+    AuthNotEnabled,
+    /// Not a version.
+    WrongDowngradeVersion,
+    /// Not the version before this one.
+    InvalidDowngradeVersion,
+    /// The RPC is known, the action it names is not.
+    UnknownMethod,
+}
+
+/// The status of such a failure.
+pub fn denied(denied: Denied) -> Status {
+    let (code, text) = match denied {
+        Denied::MemberNotFound => (Code::NotFound, "etcdserver: member not found"),
+        Denied::MemberBadUrls => (Code::InvalidArgument, "etcdserver: given member URLs are invalid"),
+        Denied::MemberNotLearner => (Code::FailedPrecondition, "etcdserver: can only promote a learner member"),
+        Denied::PeerUrlExists => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
+        Denied::BadLeaderTransferee => (Code::FailedPrecondition, "etcdserver: bad leader transferee"),
+        Denied::AuthNotEnabled => (Code::FailedPrecondition, "etcdserver: authentication is not enabled"),
+        Denied::WrongDowngradeVersion => (Code::InvalidArgument, "etcdserver: wrong downgrade target version format"),
+        Denied::InvalidDowngradeVersion => (Code::InvalidArgument, "etcdserver: invalid downgrade target version"),
+        Denied::UnknownMethod => (Code::Unknown, "etcdserver: unknown method"),
+    };
+    Status::new(code, text)
+}
+
+/// The status of an RPC of etcd that is not there yet; `what` completes "eddy: not built yet: ".
+pub fn missing(what: &str) -> Status {
+    Status::unimplemented(format!("eddy: not built yet: {what}"))
+}
+
+/// The status of a message that is larger than the server decodes, in the words of etcd's gRPC library.
+pub fn message_too_large(found: usize, limit: usize) -> Status {
+    Status::resource_exhausted(format!("grpc: received message larger than max ({found} vs. {limit})"))
+}
+
+/// The same for one that is too large only once it is decompressed.
+pub fn inflated_message_too_large(limit: usize) -> Status {
+    Status::resource_exhausted(format!("grpc: received message after decompression larger than max {limit}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_etcds() {
+        for (status, code, text) in [
+            (node(NodeError::TooManyRequests), Code::Unknown, "etcdserver: too many requests"),
+            (node(NodeError::NoSpace), Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
+            (node(NodeError::Corrupt), Code::DataLoss, "etcdserver: corrupt cluster"),
+            (node(NodeError::Stopped), Code::Unavailable, "etcdserver: server stopped"),
+            (
+                node(NodeError::Refused(Refusal::FutureRevision)),
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision is a future revision",
+            ),
+            (invalid(Invalid::EmptyKey), Code::InvalidArgument, "etcdserver: key is not provided"),
+            (invalid(Invalid::EmptyOp), Code::InvalidArgument, "etcdserver: key not found"),
+            (invalid(Invalid::ValueProvided), Code::InvalidArgument, "etcdserver: value is provided"),
+            (invalid(Invalid::LeaseProvided), Code::InvalidArgument, "etcdserver: lease is provided"),
+            (invalid(Invalid::TooManyOps), Code::InvalidArgument, "etcdserver: too many operations in txn request"),
+            (invalid(Invalid::DuplicateKey), Code::InvalidArgument, "etcdserver: duplicate key given in txn request"),
+            (invalid(Invalid::SortOption), Code::InvalidArgument, "etcdserver: invalid sort option"),
+            (invalid(Invalid::TooLarge), Code::InvalidArgument, "etcdserver: request is too large"),
+            (refused(Refusal::Compacted), Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"),
+            (refused(Refusal::LeaseNotFound), Code::NotFound, "etcdserver: requested lease not found"),
+            (message_too_large(9, 8), Code::ResourceExhausted, "grpc: received message larger than max (9 vs. 8)"),
+        ] {
+            assert_eq!((status.code(), status.message()), (code, text));
+        }
+    }
+}
