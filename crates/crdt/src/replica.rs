@@ -281,8 +281,10 @@ impl Replica {
         (!decoded.changes.is_empty()).then(|| decoded.encode())
     }
 
+    /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept: whoever
+    /// reads here may still read at the newest revision that is.
     fn view(&self, current: Revision) -> View<'_> {
-        View { index: &self.state.index, current, compacted: self.state.compacted }
+        View { index: &self.state.index, current, compacted: self.state.compacted.min(current) }
     }
 
     /// Reads a range, taking `as_of` as the newest revision.
@@ -391,5 +393,31 @@ impl Replica {
     /// When the next lease runs out, milliseconds of the monotonic clock.
     pub fn next_lease_deadline_ms(&self) -> Option<u64> {
         self.state.leases.next_deadline_ms()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Birth, ClusterId, ReplicaId};
+    use crate::key::{Key, KeyRange};
+    use crate::op::{PutLease, PutOp, PutValue};
+
+    /// A reader is shown the newest durable revision. While a compaction above it waits for its flush, that reader was
+    /// told that the present was compacted.
+    #[test]
+    fn a_compaction_above_the_revision_read_at_hides_nothing() {
+        let identity =
+            Identity { cluster: ClusterId::new(1), replica: ReplicaId::new(1), birth: Birth::new(1), ordinal: 0 };
+        let (mut replica, key) = (Replica::new(identity), Key::from_static(b"k"));
+        for value in ["a", "b"] {
+            let value = PutValue::Set(Bytes::from_static(value.as_bytes()));
+            let put = PutOp { key: key.clone(), value, lease: PutLease::Set(None), prev_kv: false };
+            replica.handle(Now::default(), Input::Client(Command::Put(put)));
+        }
+        replica.handle(Now::default(), Input::Client(Command::Compact(3)));
+        let read = |as_of| replica.range(&RangeOp::all(KeyRange::Key(key.clone())), Revision::new(as_of));
+        assert_eq!(read(2).map(|reply| reply.kvs[0].value.clone()), Ok(Bytes::from_static(b"a")));
+        assert_eq!(read(3).map(|reply| reply.kvs[0].value.clone()), Ok(Bytes::from_static(b"b")));
     }
 }
