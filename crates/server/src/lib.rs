@@ -3,6 +3,7 @@
 //! The replica itself is `eddy_crdt`, a machine without clock, disk and network. What is here gives it those.
 
 pub mod api;
+pub mod assemble;
 pub mod cli;
 pub mod config;
 pub mod grpc;

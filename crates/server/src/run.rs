@@ -10,12 +10,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
+use crate::assemble;
 use crate::cli::{ETCD_VERSION, Invocation, Notice};
 use crate::config::Config;
 use crate::config::url::join;
 use crate::grpc::Grpc;
 use crate::http::Endpoints;
-use crate::http::health::{Alarm, Answer, Health};
+use crate::http::health::Health;
 use crate::limits;
 use crate::listen::{ConnLimits, Services, Sockets};
 use crate::log;
@@ -51,10 +52,13 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::for_config(&config)?);
     let sockets = Sockets::bind(&config).await?;
     let stop = CancellationToken::new();
-    if !config.data_dir.join("member").exists() {
+    if !config.data_dir.join("eddy").exists() {
         config.check_bootstrap()?;
     }
-    let parts = Parts { routes: Routes::default(), health: Arc::new(NoNode) };
+    let (node, config) =
+        tokio::task::block_in_place(|| assemble::start_node(&config, &metrics).map(|node| (node, config)))?;
+    let tasks = TaskTracker::new();
+    let parts = assemble::parts(&config, &node, &stop, &tasks)?;
 
     let connections = start(&config, sockets, parts, &metrics, &stop);
     tracing::info!("ready to serve client requests");
@@ -69,6 +73,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         std::process::exit(1);
     });
     drain(&stop, connections).await;
+    tasks.close();
+    tasks.wait().await;
+    tokio::task::block_in_place(|| node.shutdown());
     tracing::info!(name = config.name, "data-dir" = %config.data_dir.display(), "closed eddy server");
     Ok(())
 }
@@ -162,22 +169,5 @@ impl Signals {
             _ = self.terminate.recv() => "terminated",
             _ = self.interrupt.recv() => "interrupt",
         }
-    }
-}
-
-/// A process without a node behind it: nothing to be unhealthy.
-struct NoNode;
-
-impl Health for NoNode {
-    fn alarms(&self) -> Vec<Alarm> {
-        Vec::new()
-    }
-
-    fn read(&self, _: bool) -> Answer<'_> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn write_failure(&self) -> Option<String> {
-        None
     }
 }

@@ -4,7 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use eddy_crdt::op::AlarmKind;
 use http::Uri;
+
+use crate::metrics::Metrics;
 
 /// A boxed answer, so that the node can be behind a trait object.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
@@ -12,29 +15,19 @@ pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + '
 /// How long `/health` waits for its read, etcd's request timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// An alarm that is raised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Alarm {
-    /// The quota is used up.
-    NoSpace,
-    /// Data differs from what it must be.
-    Corrupt,
-}
-
-impl Alarm {
-    /// etcd's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Alarm::NoSpace => "NOSPACE",
-            Alarm::Corrupt => "CORRUPT",
-        }
+/// etcd's name of an alarm.
+pub fn alarm_name(kind: AlarmKind) -> &'static str {
+    match kind {
+        AlarmKind::NoSpace => "NOSPACE",
+        AlarmKind::Corrupt => "CORRUPT",
+        AlarmKind::Unknown(_) => "UNKNOWN",
     }
 }
 
 /// What the health endpoints ask of the node.
 pub trait Health: Send + Sync + 'static {
     /// The alarms that are raised on any member.
-    fn alarms(&self) -> Vec<Alarm>;
+    fn alarms(&self) -> Vec<AlarmKind>;
 
     /// Reads one key; `serializable` reads don't wait for a flush.
     ///
@@ -44,6 +37,9 @@ pub trait Health: Send + Sync + 'static {
 
     /// Why writes are refused until a restart (a flush failed), if they are.
     fn write_failure(&self) -> Option<String>;
+
+    /// Sets the gauges that show the node as it is now; asked before every scrape.
+    fn refresh(&self, metrics: &Metrics);
 }
 
 /// The query of a request, as far as health endpoints read it.
@@ -82,8 +78,8 @@ impl Query {
 /// # Errors
 /// The reason, in etcd's words where etcd has it.
 pub async fn health(node: &dyn Health, query: &Query) -> Result<(), String> {
-    if let Some(alarm) = node.alarms().into_iter().find(|alarm| !query.excludes(alarm.name())) {
-        return Err(format!("ALARM {}", alarm.name()));
+    if let Some(alarm) = node.alarms().into_iter().find(|alarm| !query.excludes(alarm_name(*alarm))) {
+        return Err(format!("ALARM {}", alarm_name(alarm)));
     }
     if let Some(reason) = node.write_failure() {
         return Err(format!("READ ONLY:{reason}"));
@@ -153,7 +149,7 @@ impl Check {
     /// The text after `failed: `.
     pub async fn run(self, node: &dyn Health) -> Result<(), String> {
         match self {
-            Check::DataCorruption if node.alarms().contains(&Alarm::Corrupt) => {
+            Check::DataCorruption if node.alarms().contains(&AlarmKind::Corrupt) => {
                 Err("alarm activated: CORRUPT".to_owned())
             }
             Check::DataCorruption | Check::NonLearner => Ok(()),

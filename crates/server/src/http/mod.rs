@@ -166,6 +166,7 @@ impl Endpoints {
     }
 
     fn metrics_text(&self) -> HttpResponse {
+        self.health.refresh(&self.metrics);
         self.metrics.scrapes_in_flight.inc();
         let text = self.metrics.text();
         self.metrics.scrapes_in_flight.dec();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use eddy_crdt::op::AlarmKind;
 use eddy_proto::etcdserverpb::RangeRequest;
 use eddy_proto::etcdserverpb::kv_client::KvClient;
-use eddy_server::http::health::Alarm;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::Code;
@@ -179,14 +179,14 @@ async fn health_says_what_the_node_says() {
     assert_eq!(body(&server.get("/livez?verbose=true").await), "[+]serializable_read ok\nok\n");
     assert_eq!(body(&server.get("/readyz/data_corruption").await), "ok\n");
 
-    *server.node.alarms.lock() = vec![Alarm::NoSpace];
+    *server.node.alarms.lock() = vec![AlarmKind::NoSpace];
     let sick = server.get("/health").await;
     assert!(sick.starts_with("HTTP/1.1 503"), "{sick}");
     assert_eq!(body(&sick), "{\"health\":\"false\",\"reason\":\"ALARM NOSPACE\"}\n");
     assert_eq!(body(&server.get("/health?exclude=NOSPACE").await), r#"{"health":"true","reason":""}"#);
     assert_eq!(body(&server.get("/readyz").await), "ok\n", "a full disk does not make a member unready");
 
-    *server.node.alarms.lock() = vec![Alarm::Corrupt];
+    *server.node.alarms.lock() = vec![AlarmKind::Corrupt];
     assert!(server.get("/readyz").await.contains("[-]data_corruption failed: alarm activated: CORRUPT\n"));
     assert_eq!(body(&server.get("/readyz?exclude=data_corruption").await), "ok\n");
     server.node.alarms.lock().clear();

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eddy_crdt::op::AlarmKind;
 use eddy_server::cli::{self, Action};
 use eddy_server::config::Config;
 use eddy_server::grpc::Grpc;
-use eddy_server::http::health::{Alarm, Answer, Health};
+use eddy_server::http::health::{Answer, Health};
 use eddy_server::http::{Endpoints, Surface};
 use eddy_server::listen::{ConnLimits, Services, Sockets};
 use eddy_server::metrics::Metrics;
@@ -32,13 +33,13 @@ pub fn config(args: &[&str]) -> Config {
 /// A node whose health the test decides.
 #[derive(Default)]
 pub struct Node {
-    pub alarms: Mutex<Vec<Alarm>>,
+    pub alarms: Mutex<Vec<AlarmKind>>,
     pub read_error: Mutex<Option<String>>,
     pub write_failure: Mutex<Option<String>>,
 }
 
 impl Health for Node {
-    fn alarms(&self) -> Vec<Alarm> {
+    fn alarms(&self) -> Vec<AlarmKind> {
         self.alarms.lock().clone()
     }
     fn read(&self, serializable: bool) -> Answer<'_> {
@@ -48,6 +49,7 @@ impl Health for Node {
     fn write_failure(&self) -> Option<String> {
         self.write_failure.lock().clone()
     }
+    fn refresh(&self, _: &Metrics) {}
 }
 
 pub struct Server {
