@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::event::Commit;
@@ -15,8 +14,8 @@ use eddy_crdt::replica::{Effects, Input, Replica};
 use parking_lot::RwLockWriteGuard;
 use tokio::sync::oneshot;
 
+use super::pipe::{Flush, Work};
 use super::queue::{Job, Wait};
-use super::storage_thread::{Flush, Work};
 use super::{NodeError, Outcome, Shared};
 use crate::storage::Group;
 
@@ -32,7 +31,6 @@ const RECORDS_PER_SWEEP: usize = 4096;
 /// See the module.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
-    work: SyncSender<Work>,
     /// Groups handed on so far; the number of the last one.
     handed_on: u64,
     /// Sweeping must wait until this group is durable: it holds the compaction.
@@ -52,6 +50,7 @@ impl Drop for Farewell {
             self.0.stop_writes("the committer failed");
         }
         self.0.queue.close();
+        self.0.pipe.close();
     }
 }
 
@@ -75,10 +74,9 @@ impl Applied {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, work: SyncSender<Work>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
-            work,
             handed_on: 0,
             sweep_after: 0,
             // What died before the last stop may still be on disk.
@@ -167,6 +165,7 @@ impl Committer {
             self.sweep_after = self.handed_on;
         }
         let first = next_number - applied.records.len() as u64;
+        let bytes = applied.records.iter().map(bytes::Bytes::len).sum();
         let flush = Flush {
             group: head.map(|head| Group { first, records: applied.records, head }),
             number: self.handed_on,
@@ -174,18 +173,12 @@ impl Committer {
             revision,
             commits: applied.commits,
             replies: applied.replies,
+            bytes,
             // Sweeping waits for it, and the queue may be empty by then.
             poke: applied.compacted || self.sweeping,
             since: Instant::now(),
         };
-        if let Err(gone) = self.work.send(Work::Flush(Box::new(flush))) {
-            shared.stop_writes("the storage thread ended");
-            if let Work::Flush(flush) = gone.0 {
-                for (reply, _) in flush.replies {
-                    answer(reply, Err(shared.write_error()));
-                }
-            }
-        }
+        shared.pipe.flush(flush);
         deadline
     }
 
@@ -231,9 +224,7 @@ impl Committer {
             return;
         }
         self.shared.observer.swept(sweep.dead.len());
-        if self.work.send(Work::Trim { dead: sweep.dead, waiting }).is_err() {
-            self.shared.stop_writes("the storage thread ended");
-        }
+        self.shared.pipe.send(Work::Trim { dead: sweep.dead, waiting });
     }
 }
 

@@ -14,7 +14,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,9 +30,10 @@ use tokio::sync::{oneshot, watch as latest};
 use self::committer::Committer;
 use self::hub::Hub;
 use self::observe::Observer;
+use self::pipe::{Pipe, Work};
 use self::queue::{Job, Queue};
 use self::quota::Limits;
-use self::storage_thread::{StorageThread, Work};
+use self::storage_thread::StorageThread;
 use crate::storage::{Journal, StorageError};
 
 pub mod autocompact;
@@ -42,6 +42,7 @@ pub mod hub;
 pub mod identity;
 mod matcher;
 pub mod observe;
+mod pipe;
 mod queue;
 mod quota;
 mod storage_thread;
@@ -192,6 +193,7 @@ pub struct HashKv {
 pub(crate) struct Shared {
     replica: RwLock<Replica>,
     queue: Queue,
+    pipe: Pipe,
     hub: Hub,
     limits: Limits,
     /// The durable revision.
@@ -208,8 +210,6 @@ pub(crate) struct Shared {
     started: Instant,
     observer: Arc<dyn Observer>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// For work that does not go through the committer; taken when the node stops.
-    maintenance: Mutex<Option<mpsc::SyncSender<Work>>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -292,11 +292,11 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         journal.head(replica.head().encode())?;
     }
 
-    let (work, inbox) = mpsc::sync_channel(1);
     let limits = Limits::default();
     limits.note_alarms(&replica);
     let shared = Arc::new(Shared {
         queue: Queue::default(),
+        pipe: Pipe::default(),
         hub: Hub::new(replica.revision()),
         limits,
         durable: AtomicI64::new(replica.revision().get()),
@@ -311,10 +311,9 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         observer: options.observer,
         replica: RwLock::new(replica),
         threads: Mutex::new(Vec::new()),
-        maintenance: Mutex::new(Some(work.clone())),
     });
-    let storage = StorageThread::new(Arc::clone(&shared), journal, inbox);
-    let committer = Committer::new(Arc::clone(&shared), work);
+    let storage = StorageThread::new(Arc::clone(&shared), journal);
+    let committer = Committer::new(Arc::clone(&shared));
     let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(StartError::Thread)
     };
@@ -507,10 +506,8 @@ impl Handle {
     /// # Errors
     /// When the copy fails (the journal is as before), or the node has stopped.
     pub async fn defragment(&self) -> Result<(), NodeError> {
-        let work = self.shared.maintenance.lock().clone().ok_or(NodeError::Stopped)?;
         let (reply, answer) = oneshot::channel();
-        let sent = tokio::task::spawn_blocking(move || work.send(Work::Defragment(reply)).is_ok());
-        if !sent.await.unwrap_or(false) {
+        if !self.shared.pipe.send(Work::Defragment(reply)) {
             return Err(self.shared.write_error());
         }
         answer.await.unwrap_or(Err(NodeError::Stopped))
@@ -524,7 +521,6 @@ impl Handle {
     /// Refuses new commands, finishes and flushes what is in flight, ends all watch streams and both threads. Blocks.
     pub fn shutdown(&self) {
         self.shared.queue.close();
-        self.shared.maintenance.lock().take();
         let threads = std::mem::take(&mut *self.shared.threads.lock());
         for thread in threads {
             if thread.join().is_err() {

@@ -118,6 +118,12 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    /// Whether jobs are still taken.
+    #[cfg(test)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
     /// How many jobs wait.
     pub(crate) fn len(&self) -> usize {
         self.state.lock().jobs.len()

@@ -4,16 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use eddy_crdt::event::Commit;
-use eddy_crdt::revision::Revision;
 use tokio::sync::oneshot;
 
 use super::committer::answer;
+use super::pipe::{Flush, Received, Work};
 use super::{NodeError, Outcome, Shared};
-use crate::storage::{Group, Journal, StorageError};
+use crate::storage::{Journal, StorageError};
 
 /// Bytes of records that one slice of trimming rewrites between two groups.
 const TRIM_SLICE_BYTES: usize = 128 << 10;
@@ -24,44 +22,10 @@ const TIDY_AFTER_QUIET: Duration = Duration::from_millis(50);
 /// or, where there is none, done after this long.
 const TIDY_OVERDUE: Duration = Duration::from_secs(60);
 
-/// A group on its way to the disk, and what may leave the process once it is there.
-pub(crate) struct Flush {
-    /// What to store; `None` when nothing changed (refusals, renewals).
-    pub(crate) group: Option<Group>,
-    /// The group's own number.
-    pub(crate) number: u64,
-    /// Journal number after the group.
-    pub(crate) next_number: u64,
-    /// Newest revision after the group.
-    pub(crate) revision: Revision,
-    pub(crate) commits: Vec<Commit>,
-    pub(crate) replies: Vec<(oneshot::Sender<Outcome>, Outcome)>,
-    /// Wake the committer when it is published.
-    pub(crate) poke: bool,
-    /// When the group was made, for metrics.
-    pub(crate) since: Instant,
-}
-
-/// What the storage thread is asked to do, in order.
-pub(crate) enum Work {
-    /// Make a group durable, then publish it.
-    Flush(Box<Flush>),
-    /// Trim these records when there is time; answer those who wait once all is on disk.
-    Trim {
-        /// Journal numbers.
-        dead: Vec<u64>,
-        /// Clients with their answers.
-        waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
-    },
-    /// Give space back.
-    Defragment(oneshot::Sender<Result<(), NodeError>>),
-}
-
 /// See the module.
 pub(crate) struct StorageThread {
     shared: Arc<Shared>,
     journal: Box<dyn Journal>,
-    work: Receiver<Work>,
     dead: BTreeSet<u64>,
     /// Something was trimmed that no flush has made durable yet.
     unsynced: bool,
@@ -70,7 +34,7 @@ pub(crate) struct StorageThread {
     untidy: Option<Instant>,
 }
 
-/// Says so when the thread ends by a panic.
+/// Tells everyone when the thread ends, be it by a panic.
 struct Farewell(Arc<Shared>);
 
 impl Drop for Farewell {
@@ -78,29 +42,31 @@ impl Drop for Farewell {
         if std::thread::panicking() {
             self.0.stop_writes("the storage thread failed");
         }
+        self.0.pipe.abandon();
     }
 }
 
 impl StorageThread {
-    pub(crate) fn new(shared: Arc<Shared>, journal: Box<dyn Journal>, work: Receiver<Work>) -> Self {
-        Self { shared, journal, work, dead: BTreeSet::new(), unsynced: false, waiting: Vec::new(), untidy: None }
+    pub(crate) fn new(shared: Arc<Shared>, journal: Box<dyn Journal>) -> Self {
+        let (dead, waiting) = (BTreeSet::new(), Vec::new());
+        Self { shared, journal, dead, unsynced: false, waiting, untidy: None }
     }
 
-    /// Runs until nobody can send work any more.
+    /// Runs until the pipe is closed and empty.
     pub(crate) fn run(mut self) {
         let _farewell = Farewell(Arc::clone(&self.shared));
         self.note_sizes();
         loop {
-            let Ok(work) = self.receive() else { break };
-            match work {
-                Some(Work::Flush(flush)) => self.flush(*flush),
-                Some(Work::Trim { dead, waiting }) => {
+            match self.receive() {
+                Received::Work(Work::Flush(flush)) => self.flush(*flush),
+                Received::Work(Work::Trim { dead, waiting }) => {
                     self.dead.extend(dead);
                     self.waiting.extend(waiting);
                 }
-                Some(Work::Defragment(reply)) => self.defragment(reply),
-                None if self.trim_pending() => {}
-                None => self.tidy(),
+                Received::Work(Work::Defragment(reply)) => self.defragment(reply),
+                Received::Nothing if self.trim_pending() => {}
+                Received::Nothing => self.tidy(),
+                Received::Closed => break,
             }
             if self.trim_pending() {
                 self.trim();
@@ -113,23 +79,14 @@ impl StorageThread {
         }
     }
 
-    /// The next work; `None` when there is none now but something else to do. An error when nobody sends any more.
-    fn receive(&self) -> Result<Option<Work>, RecvTimeoutError> {
-        if self.trim_pending() {
-            return match self.work.try_recv() {
-                Ok(work) => Ok(Some(work)),
-                Err(TryRecvError::Empty) => Ok(None),
-                Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
-            };
-        }
-        if self.untidy.is_some() && self.shared.is_writable() {
-            return match self.work.recv_timeout(TIDY_AFTER_QUIET) {
-                Ok(work) => Ok(Some(work)),
-                Err(RecvTimeoutError::Timeout) => Ok(None),
-                Err(gone) => Err(gone),
-            };
-        }
-        self.work.recv().map(Some).map_err(|_| RecvTimeoutError::Disconnected)
+    /// Waits for work only as long as there is nothing else to do.
+    fn receive(&self) -> Received {
+        let wait = match self.untidy {
+            _ if self.trim_pending() => Some(Duration::ZERO),
+            Some(_) if self.shared.is_writable() => Some(TIDY_AFTER_QUIET),
+            _ => None,
+        };
+        self.shared.pipe.receive(wait)
     }
 
     fn tidy(&mut self) {

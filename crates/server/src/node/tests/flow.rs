@@ -183,7 +183,7 @@ async fn shutdown_answers_what_waits_and_refuses_what_comes() {
     gate.wait_for_append();
     let stopping = node.clone();
     let stopped = std::thread::spawn(move || stopping.shutdown());
-    until(|| node.shared.maintenance.lock().is_none()).await;
+    until(|| node.shared.queue.is_closed()).await;
     assert_eq!(node.submit(put("late", "x")).await, Err(NodeError::Stopped));
     gate.open();
     for result in join_all(writes).await {

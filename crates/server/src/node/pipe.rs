@@ -1,0 +1,256 @@
+//! What is between the committer and the storage thread. A group that still waits while another is flushed takes in
+//! those that follow it: so there are never more than two groups on the way, however the clients fall, and each flush
+//! carries as many commands as there are.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use eddy_crdt::event::Commit;
+use eddy_crdt::revision::Revision;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+
+use super::{NodeError, Outcome};
+use crate::storage::Group;
+
+/// A waiting group with so many commands takes in no more; the committer waits then.
+const COMMANDS_MAX: usize = 4096;
+
+/// The same in bytes of records.
+const BYTES_MAX: usize = 8 << 20;
+
+/// Most requests for maintenance that wait.
+const WORK_MAX: usize = 64;
+
+/// A group on its way to the disk, and what may leave the process once it is there.
+pub(crate) struct Flush {
+    /// What to store; `None` when nothing changed (refusals, renewals).
+    pub(crate) group: Option<Group>,
+    /// The group's own number.
+    pub(crate) number: u64,
+    /// Journal number after the group.
+    pub(crate) next_number: u64,
+    /// Newest revision after the group.
+    pub(crate) revision: Revision,
+    pub(crate) commits: Vec<Commit>,
+    pub(crate) replies: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    /// Bytes of the records.
+    pub(crate) bytes: usize,
+    /// Wake the committer when it is published.
+    pub(crate) poke: bool,
+    /// When the group was made, for metrics.
+    pub(crate) since: Instant,
+}
+
+impl Flush {
+    fn is_full(&self) -> bool {
+        self.replies.len() >= COMMANDS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    fn absorb(&mut self, later: Flush) {
+        match (&mut self.group, later.group) {
+            (Some(group), Some(later)) => {
+                // Groups of a journal are adjacent; one without records keeps the place of the next.
+                if group.records.is_empty() {
+                    group.first = later.first;
+                }
+                group.records.extend(later.records);
+                group.head = later.head;
+            }
+            (none @ None, later) => *none = later,
+            (Some(_), None) => {}
+        }
+        self.number = later.number;
+        self.next_number = later.next_number;
+        self.revision = later.revision;
+        self.commits.extend(later.commits);
+        self.replies.extend(later.replies);
+        self.bytes += later.bytes;
+        self.poke |= later.poke;
+    }
+}
+
+/// What the storage thread is asked to do, in order.
+pub(crate) enum Work {
+    /// Make a group durable, then publish it.
+    Flush(Box<Flush>),
+    /// Trim these records when there is time; answer those who wait once all is on disk.
+    Trim {
+        /// Journal numbers.
+        dead: Vec<u64>,
+        /// Clients with their answers.
+        waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    },
+    /// Give space back.
+    Defragment(oneshot::Sender<Result<(), NodeError>>),
+}
+
+/// What comes out of the pipe.
+pub(crate) enum Received {
+    /// Work.
+    Work(Work),
+    /// None within the time.
+    Nothing,
+    /// None, and no more will come.
+    Closed,
+}
+
+#[derive(Default)]
+struct State {
+    work: VecDeque<Work>,
+    closed: bool,
+    receiver_sleeps: bool,
+    sender_sleeps: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Pipe {
+    state: Mutex<State>,
+    filled: Condvar,
+    emptied: Condvar,
+}
+
+impl Pipe {
+    /// Adds a group; waits while the one before it is full. Dropped, with its answers, when the pipe is closed.
+    pub(crate) fn flush(&self, flush: Flush) {
+        let mut state = self.state.lock();
+        while !state.closed && matches!(state.work.back(), Some(Work::Flush(waiting)) if waiting.is_full()) {
+            state.sender_sleeps = true;
+            self.emptied.wait(&mut state);
+        }
+        if state.closed {
+            return;
+        }
+        match state.work.back_mut() {
+            Some(Work::Flush(waiting)) => waiting.absorb(flush),
+            _ => {
+                state.work.push_back(Work::Flush(Box::new(flush)));
+                self.wake_receiver(state);
+            }
+        }
+    }
+
+    /// Adds other work; false when the pipe is closed or has too much of it.
+    pub(crate) fn send(&self, work: Work) -> bool {
+        let mut state = self.state.lock();
+        if state.closed || (state.work.len() >= WORK_MAX && matches!(work, Work::Defragment(_))) {
+            return false;
+        }
+        state.work.push_back(work);
+        self.wake_receiver(state);
+        true
+    }
+
+    fn wake_receiver(&self, mut state: parking_lot::MutexGuard<'_, State>) {
+        let sleeps = std::mem::take(&mut state.receiver_sleeps);
+        drop(state);
+        if sleeps {
+            self.filled.notify_one();
+        }
+    }
+
+    /// The next work; waits so long for it, or for ever.
+    pub(crate) fn receive(&self, wait: Option<Duration>) -> Received {
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        let mut state = self.state.lock();
+        loop {
+            if let Some(work) = state.work.pop_front() {
+                let sleeps = std::mem::take(&mut state.sender_sleeps);
+                drop(state);
+                if sleeps {
+                    self.emptied.notify_one();
+                }
+                return Received::Work(work);
+            }
+            if state.closed {
+                return Received::Closed;
+            }
+            state.receiver_sleeps = true;
+            match deadline {
+                None => self.filled.wait(&mut state),
+                Some(deadline) => {
+                    if self.filled.wait_until(&mut state, deadline).timed_out() && state.work.is_empty() {
+                        state.receiver_sleeps = false;
+                        return Received::Nothing;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes nothing more; what is in it still comes out.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.filled.notify_one();
+        self.emptied.notify_one();
+    }
+
+    /// Closes it and drops what is in it, with all answers.
+    pub(crate) fn abandon(&self) {
+        self.close();
+        let work = std::mem::take(&mut self.state.lock().work);
+        drop(work);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn flush(number: u64, group: Option<(u64, usize)>) -> Flush {
+        let group = group.map(|(first, count)| Group {
+            first,
+            records: vec![Bytes::from_static(b"r"); count],
+            head: Bytes::from(number.to_string()),
+        });
+        let revision = Revision::new(number as i64);
+        let (commits, replies, since) = (vec![], vec![], Instant::now());
+        Flush { group, number, next_number: 0, revision, commits, replies, bytes: 0, poke: false, since }
+    }
+
+    fn received(pipe: &Pipe) -> Flush {
+        match pipe.receive(Some(Duration::ZERO)) {
+            Received::Work(Work::Flush(flush)) => *flush,
+            _ => panic!("no flush"),
+        }
+    }
+
+    #[test]
+    fn groups_that_wait_become_one_with_the_newest_head() {
+        let pipe = Pipe::default();
+        pipe.flush(flush(1, None));
+        pipe.flush(flush(2, Some((5, 0))));
+        pipe.flush(flush(3, Some((5, 2))));
+        pipe.flush(flush(4, None));
+        let merged = received(&pipe);
+        let group = merged.group.unwrap();
+        assert_eq!((merged.number, group.first, group.records.len()), (4, 5, 2));
+        assert_eq!(group.head, Bytes::from_static(b"3"));
+    }
+
+    #[test]
+    fn other_work_keeps_its_place_between_groups() {
+        let pipe = Pipe::default();
+        pipe.flush(flush(1, Some((1, 1))));
+        assert!(pipe.send(Work::Trim { dead: vec![], waiting: vec![] }));
+        pipe.flush(flush(2, Some((2, 1))));
+        assert_eq!(received(&pipe).number, 1);
+        assert!(matches!(pipe.receive(None), Received::Work(Work::Trim { .. })));
+        assert_eq!(received(&pipe).number, 2);
+        assert!(matches!(pipe.receive(Some(Duration::ZERO)), Received::Nothing));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_emptied_first() {
+        let pipe = Pipe::default();
+        pipe.flush(flush(1, None));
+        pipe.close();
+        pipe.flush(flush(2, None));
+        assert!(!pipe.send(Work::Trim { dead: vec![], waiting: vec![] }));
+        assert_eq!(received(&pipe).number, 1);
+        assert!(matches!(pipe.receive(None), Received::Closed));
+    }
+}
