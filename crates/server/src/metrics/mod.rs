@@ -154,6 +154,7 @@ metrics! {
     auth_revision: IntGauge = gauge("etcd_debugging_auth_revision", "Revision of users and roles.");
     scrapes_in_flight: IntGauge = gauge("promhttp_metric_handler_requests_in_flight", "Scrapes being served.");
     scrapes: IntCounterVec = counters("promhttp_metric_handler_requests_total", "Scrapes by HTTP status.", &["code"]);
+    disk_bytes: IntGauge = gauge("eddy_disk_bytes", "Bytes the journal takes on disk, counted every 10 seconds at most.");
     connections: IntGauge = gauge("eddy_connections", "Open connections.");
     connections_accepted: IntCounter = counter("eddy_connections_accepted_total", "Connections accepted.");
     accept_failures: IntCounter = counter("eddy_accept_failures_total", "Accepts that failed (out of descriptors).");

@@ -38,7 +38,7 @@ pub(crate) struct Committer {
     sweeping: bool,
     records_since_sweep: usize,
     /// Compactions that are answered when the sweep is done and on disk.
-    physical: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    physical: Vec<Answer>,
 }
 
 /// Tells everyone when the committer ends, be it by a panic.
@@ -59,7 +59,7 @@ impl Drop for Farewell {
 struct Applied {
     records: Vec<bytes::Bytes>,
     commits: Vec<Commit>,
-    replies: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    replies: Vec<Answer>,
     head_changed: bool,
     compacted: bool,
 }
@@ -150,9 +150,7 @@ impl Committer {
         let idle = shared.published_groups.load(Ordering::Acquire) == self.handed_on;
         if head.is_none() && idle {
             // Nothing to flush, and everything that these answers rest on is durable.
-            for (reply, outcome) in applied.replies {
-                answer(reply, outcome);
-            }
+            answer_all(&shared, applied.replies);
             return deadline;
         }
         self.handed_on += 1;
@@ -225,6 +223,27 @@ impl Committer {
         }
         self.shared.observer.swept(sweep.dead.len());
         self.shared.pipe.send(Work::Trim { dead: sweep.dead, waiting });
+    }
+}
+
+/// An outcome, and who waits for it.
+pub(crate) type Answer = (oneshot::Sender<Outcome>, Outcome);
+
+/// More answers than this are given from within the runtime.
+const ANSWERS_FROM_OUTSIDE: usize = 4;
+
+/// Answers a group. Each answer wakes a task; from outside the runtime each of these takes the lock of its common
+/// queue and may have to wake a worker, so a crowd of them is handed in as one task that wakes them from inside.
+pub(crate) fn answer_all(shared: &Shared, answers: Vec<Answer>) {
+    let crowd = answers.len() > ANSWERS_FROM_OUTSIDE;
+    let give = move || {
+        for (reply, outcome) in answers {
+            answer(reply, outcome);
+        }
+    };
+    match &shared.runtime {
+        Some(runtime) if crowd => drop(runtime.spawn(async move { give() })),
+        _ => give(),
     }
 }
 

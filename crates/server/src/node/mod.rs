@@ -210,6 +210,8 @@ pub(crate) struct Shared {
     started: Instant,
     observer: Arc<dyn Observer>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Where clients wait, if the node was started from within a runtime.
+    runtime: Option<tokio::runtime::Handle>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -311,6 +313,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         observer: options.observer,
         replica: RwLock::new(replica),
         threads: Mutex::new(Vec::new()),
+        runtime: tokio::runtime::Handle::try_current().ok(),
     });
     let storage = StorageThread::new(Arc::clone(&shared), journal);
     let committer = Committer::new(Arc::clone(&shared));

@@ -75,6 +75,7 @@ pub fn refresh(metrics: &Metrics, node: &Handle) {
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     metrics.db_total_size.set(bytes(status.size_allocated));
     metrics.db_total_size_in_use.set(bytes(status.size_in_use));
+    metrics.disk_bytes.set(bytes(status.size_on_disk));
     metrics.keys.set(status.keys as i64);
     metrics.current_revision.set(status.revision.get());
     metrics.compact_revision.set(status.compacted.get());

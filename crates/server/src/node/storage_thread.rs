@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::committer::answer;
+use super::committer::{Answer, answer, answer_all};
 use super::pipe::{Flush, Received, Work};
-use super::{NodeError, Outcome, Shared};
+use super::{NodeError, Shared};
 use crate::storage::{Journal, StorageError};
 
 /// Bytes of records that one slice of trimming rewrites between two groups.
@@ -22,6 +22,9 @@ const TIDY_AFTER_QUIET: Duration = Duration::from_millis(50);
 /// or, where there is none, done after this long.
 const TIDY_OVERDUE: Duration = Duration::from_secs(60);
 
+/// The bytes on disk are counted at most so often: it takes a walk through directories.
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
+
 /// See the module.
 pub(crate) struct StorageThread {
     shared: Arc<Shared>,
@@ -29,9 +32,11 @@ pub(crate) struct StorageThread {
     dead: BTreeSet<u64>,
     /// Something was trimmed that no flush has made durable yet.
     unsynced: bool,
-    waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    waiting: Vec<Answer>,
     /// Since when the journal may hold more garbage than it should.
     untidy: Option<Instant>,
+    /// When the bytes on disk were last counted.
+    counted: Option<Instant>,
 }
 
 /// Tells everyone when the thread ends, be it by a panic.
@@ -49,7 +54,7 @@ impl Drop for Farewell {
 impl StorageThread {
     pub(crate) fn new(shared: Arc<Shared>, journal: Box<dyn Journal>) -> Self {
         let (dead, waiting) = (BTreeSet::new(), Vec::new());
-        Self { shared, journal, dead, unsynced: false, waiting, untidy: None }
+        Self { shared, journal, dead, unsynced: false, waiting, untidy: None, counted: None }
     }
 
     /// Runs until the pipe is closed and empty.
@@ -119,9 +124,7 @@ impl StorageThread {
         let shared = &self.shared;
         shared.durable.store(flush.revision.get(), Ordering::Release);
         shared.published_groups.store(flush.number, Ordering::Release);
-        for (reply, outcome) in flush.replies {
-            answer(reply, outcome);
-        }
+        answer_all(shared, flush.replies);
         shared.hub.publish(flush.commits, flush.revision);
         shared.durable_number.send_if_modified(|durable| {
             let grew = *durable < flush.next_number;
@@ -200,10 +203,13 @@ impl StorageThread {
         }
     }
 
-    fn note_sizes(&self) {
+    fn note_sizes(&mut self) {
         let limits = &self.shared.limits;
         limits.size_allocated.store(self.journal.size_allocated(), Ordering::Relaxed);
         limits.size_in_use.store(self.journal.size_in_use(), Ordering::Relaxed);
-        limits.size_on_disk.store(self.journal.size_on_disk(), Ordering::Relaxed);
+        if self.counted.is_none_or(|counted| counted.elapsed() >= COUNT_INTERVAL) {
+            self.counted = Some(Instant::now());
+            limits.size_on_disk.store(self.journal.size_on_disk(), Ordering::Relaxed);
+        }
     }
 }
