@@ -6,7 +6,7 @@
 //!
 //! From the ground floor up:
 //! - [`id`], [`revision`], [`clock`], [`key`], [`vector`]: the words;
-//! - [`op`], [`event`]: what clients ask, and what they are told;
+//! - [`op`], [`event`]: what clients ask, and what they are told; [`tally`]: how much was done, for metrics;
 //! - [`entry`]: the unit of replication, and the record of it that is journaled, with their codec;
 //! - [`index`]: every key with its versions; [`history`]: which keys changed at which revision;
 //! - [`system`]: leases and alarms as keys; [`lease`]: who lives how long; [`digest`]: hashes of the state;
@@ -28,5 +28,6 @@ pub mod replica;
 pub mod restore;
 pub mod revision;
 pub mod system;
+pub mod tally;
 pub mod txn;
 pub mod vector;

@@ -17,6 +17,7 @@ use crate::op::{Alarm, Command, LeaseStatus, RangeOp, RangeReply, Refusal, Reply
 use crate::read::View;
 use crate::revision::Revision;
 use crate::system::{self, System, SystemKey};
+use crate::tally::Tally;
 use crate::txn::{self, Draft};
 use crate::vector::VersionVector;
 
@@ -41,6 +42,8 @@ pub struct Effects {
     pub commits: SmallVec<[Commit; 1]>,
     /// Whether the head changed although there may be no record: it is to be stored all the same.
     pub head_changed: bool,
+    /// What was done, also for an answer that refuses.
+    pub tally: Tally,
 }
 
 /// What one slice of sweeping did.
@@ -206,6 +209,8 @@ impl Replica {
         let mut draft = Draft::new(&mut self.state, revision, self.next_number, stamp, dot);
         let outcome = run(&mut draft);
         let (changes, events, keys) = (draft.changes, draft.events, draft.keys);
+        effects.tally.add_group(draft.checks);
+        effects.tally.add_group(draft.tally);
         if changes.is_empty() {
             return outcome;
         }
@@ -295,12 +300,12 @@ impl Replica {
         self.view(as_of).range(op)
     }
 
-    /// Evaluates a transaction that only reads, taking `as_of` as the newest revision.
+    /// Evaluates a transaction that only reads, taking `as_of` as the newest revision. Adds to `tally` what was done.
     ///
     /// # Errors
     /// When a revision it reads at is compacted or yet to come.
-    pub fn read_txn(&self, txn: &Txn, as_of: Revision) -> Result<TxnReply, Refusal> {
-        txn::read(&self.view(as_of), txn)
+    pub fn read_txn(&self, txn: &Txn, as_of: Revision, tally: &mut Tally) -> Result<TxnReply, Refusal> {
+        txn::read(&self.view(as_of), txn, tally)
     }
 
     /// Whole commits from revision `from` to `to`, both included, until at least `limit` events are together. What

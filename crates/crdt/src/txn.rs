@@ -18,6 +18,7 @@ use crate::read::View;
 use crate::replica::State;
 use crate::revision::Revision;
 use crate::system::{SystemKey, SystemValue};
+use crate::tally::{self, Tally};
 
 /// What a transaction has changed so far.
 pub struct Draft<'a> {
@@ -31,13 +32,27 @@ pub struct Draft<'a> {
     pub events: SmallVec<[Event; 1]>,
     /// The client keys among them.
     pub keys: ChangedKeys,
+    /// Steps run so far; a group of its own.
+    pub tally: Tally,
+    /// Checks made before them; another group.
+    pub checks: Tally,
 }
 
 impl<'a> Draft<'a> {
     /// A draft that will take that revision and journal number, as the entry of that name.
     pub fn new(state: &'a mut State, revision: Revision, number: u64, stamp: Stamp, dot: Dot) -> Self {
         let own = Incarnation { stamp, dot };
-        Self { state, revision, number, own, changes: vec![], events: SmallVec::new(), keys: ChangedKeys::new() }
+        Self {
+            state,
+            revision,
+            number,
+            own,
+            changes: vec![],
+            events: SmallVec::new(),
+            keys: ChangedKeys::new(),
+            tally: Tally::default(),
+            checks: Tally::default(),
+        }
     }
 
     /// The store as this draft sees it.
@@ -51,13 +66,18 @@ impl<'a> Draft<'a> {
     /// # Errors
     /// When it names a lease that is not there, or relies on a key that is not there.
     pub fn put(&mut self, op: &PutOp) -> Result<PutReply, Refusal> {
-        check_put(&self.view(), self.state, op)?;
+        if let Err(refusal) = check_put(&self.view(), self.state, op) {
+            self.tally.ranges += u64::from(refusal == Refusal::KeyNotFound);
+            return Err(refusal);
+        }
         Ok(self.do_put(op))
     }
 
     /// Runs one delete.
     pub fn delete(&mut self, op: &DeleteOp) -> DeleteReply {
         let prev = if op.prev_kv { self.view().all(&op.range) } else { vec![] };
+        self.tally.ranges += u64::from(op.prev_kv);
+        self.tally.deletes += 1;
         let deleted = self.delete_range(&op.range);
         DeleteReply { revision: self.view().current, deleted, prev }
     }
@@ -68,8 +88,11 @@ impl<'a> Draft<'a> {
     /// When a step of the branch that the compares choose must be refused; then nothing of it is done.
     pub fn txn(&mut self, txn: &Txn) -> Result<TxnReply, Refusal> {
         let view = self.view();
-        let path = compare_path(&view, txn);
-        check(&view, self.state, txn, &mut path.iter())?;
+        let mut checks = Tally::default();
+        let path = compare_path(&view, txn, &mut checks);
+        let checked = check(&view, self.state, txn, &mut path.iter(), &mut checks);
+        self.checks = checks;
+        checked?;
         let mut reply = self.run(txn, &mut path.iter())?;
         reply.revision = self.view().current;
         Ok(reply)
@@ -80,7 +103,10 @@ impl<'a> Draft<'a> {
         let mut replies = Vec::with_capacity(ops.len());
         for op in ops {
             replies.push(match op {
-                Op::Range(op) => OpReply::Range(self.view().range(op)?),
+                Op::Range(op) => {
+                    self.tally.ranges += 1;
+                    OpReply::Range(self.view().range(op)?)
+                }
                 Op::Put(op) => OpReply::Put(self.do_put(op)),
                 Op::Delete(op) => OpReply::Delete(self.delete(op)),
                 Op::Txn(txn) => OpReply::Txn(self.run(txn, path)?),
@@ -91,7 +117,7 @@ impl<'a> Draft<'a> {
 
     fn do_put(&mut self, op: &PutOp) -> PutReply {
         // Most puts do not ask what was there: spare them the look-up.
-        let asks = op.prev_kv || op.value == PutValue::Keep || op.lease == PutLease::Keep;
+        let asks = tally::asks(op);
         let before = asks.then(|| self.state.index.newest(&op.key)).flatten();
         let before = before.filter(|(_, version)| version.value.is_some());
         let prev = before.filter(|_| op.prev_kv).map(|(key, version)| version.to_key_value(key));
@@ -104,6 +130,9 @@ impl<'a> Draft<'a> {
             PutLease::Set(lease) => lease,
             PutLease::Keep => before.and_then(|(_, version)| version.lease),
         };
+        self.tally.ranges += u64::from(asks);
+        self.tally.puts += 1;
+        self.tally.put_bytes += (op.key.len() + value.len()) as u64;
         self.write(&op.key, value, lease);
         PutReply { revision: self.revision, prev }
     }
@@ -189,6 +218,7 @@ impl<'a> Draft<'a> {
     /// Deletes the keys of a lease and the lease itself.
     pub fn end_lease(&mut self, id: LeaseId, kind: ChangeKind) {
         for key in self.state.leases.keys(id) {
+            self.tally.deletes += 1;
             self.remove(&key, kind.clone());
         }
         self.state.leases.remove(id);
@@ -233,33 +263,49 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Evaluates a transaction that only reads.
+/// Evaluates a transaction that only reads, and counts what it did.
 ///
 /// # Errors
 /// When a revision it reads at is compacted or yet to come.
-pub fn read(view: &View<'_>, txn: &Txn) -> Result<TxnReply, Refusal> {
-    let succeeded = txn.compares.iter().all(|compare| view.holds(compare));
+pub fn read(view: &View<'_>, txn: &Txn, tally: &mut Tally) -> Result<TxnReply, Refusal> {
+    let mut group = Tally::default();
+    let reply = read_group(view, txn, &mut group);
+    tally.add_group(group);
+    reply
+}
+
+fn read_group(view: &View<'_>, txn: &Txn, group: &mut Tally) -> Result<TxnReply, Refusal> {
+    let succeeded = all_hold(view, txn, group);
     let ops = if succeeded { &txn.success } else { &txn.failure };
     let ranges = || ops.iter().filter_map(|op| if let Op::Range(op) = op { Some(op) } else { None });
     ranges().try_for_each(|op| view.check(op.at))?;
+    group.ranges += ranges().count() as u64;
     let replies = ranges().map(|op| view.range(op).map(OpReply::Range)).collect::<Result<_, _>>()?;
     Ok(TxnReply { revision: view.current, succeeded, replies })
 }
 
+/// Whether all compares hold; the first that does not is the last that is looked at.
+fn all_hold(view: &View<'_>, txn: &Txn, tally: &mut Tally) -> bool {
+    txn.compares.iter().all(|compare| {
+        tally.ranges += 1;
+        view.holds(compare)
+    })
+}
+
 /// Which branch each transaction takes, itself first, then the nested ones of that branch in order. All compares see
 /// the state before the first write.
-fn compare_path(view: &View<'_>, txn: &Txn) -> Vec<bool> {
-    fn walk(view: &View<'_>, txn: &Txn, path: &mut Vec<bool>) {
-        let succeeded = txn.compares.iter().all(|compare| view.holds(compare));
+fn compare_path(view: &View<'_>, txn: &Txn, tally: &mut Tally) -> Vec<bool> {
+    fn walk(view: &View<'_>, txn: &Txn, path: &mut Vec<bool>, tally: &mut Tally) {
+        let succeeded = all_hold(view, txn, tally);
         path.push(succeeded);
         for op in if succeeded { &txn.success } else { &txn.failure } {
             if let Op::Txn(nested) = op {
-                walk(view, nested, path);
+                walk(view, nested, path, tally);
             }
         }
     }
     let mut path = Vec::with_capacity(1);
-    walk(view, txn, &mut path);
+    walk(view, txn, &mut path, tally);
     path
 }
 
@@ -269,13 +315,24 @@ fn branch<'t>(txn: &'t Txn, path: &mut std::slice::Iter<'_, bool>) -> (bool, &'t
     (succeeded, if succeeded { &txn.success } else { &txn.failure })
 }
 
-fn check(view: &View<'_>, state: &State, txn: &Txn, path: &mut std::slice::Iter<'_, bool>) -> Result<(), Refusal> {
+fn check(
+    view: &View<'_>,
+    state: &State,
+    txn: &Txn,
+    path: &mut std::slice::Iter<'_, bool>,
+    tally: &mut Tally,
+) -> Result<(), Refusal> {
     for op in branch(txn, path).1 {
         match op {
             Op::Range(op) => view.check(op.at)?,
-            Op::Put(op) => check_put(view, state, op)?,
+            Op::Put(op) => {
+                let checked = check_put(view, state, op);
+                let looked = tally::asks(op) && checked != Err(Refusal::LeaseNotFound);
+                tally.ranges += u64::from(looked);
+                checked?;
+            }
             Op::Delete(_) => {}
-            Op::Txn(nested) => check(view, state, nested, path)?,
+            Op::Txn(nested) => check(view, state, nested, path, tally)?,
         }
     }
     Ok(())

@@ -13,6 +13,7 @@ use eddy_crdt::replica::{Effects, Input, Replica};
 use eddy_crdt::restore::{Damage, Loader};
 use eddy_crdt::revision::Revision;
 use eddy_crdt::system::{self, SystemKey};
+use eddy_crdt::tally::Tally;
 
 use crate::naive::Naive;
 use crate::steps::{LEASES, Step};
@@ -103,7 +104,7 @@ impl World {
                 if let Command::Txn(txn) = command
                     && txn.is_read_only()
                 {
-                    let read = self.replica.read_txn(txn, self.replica.revision()).map(Reply::Txn);
+                    let read = self.replica.read_txn(txn, self.replica.revision(), &mut Tally::default()).map(Reply::Txn);
                     same!(read, self.model.clone().command(self.now, command), "read-only {txn:?}");
                 }
                 let effects = self.replica.handle(self.now, Input::Client(command.clone()));

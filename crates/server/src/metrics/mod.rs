@@ -6,7 +6,7 @@ pub mod rpc;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
 
@@ -46,6 +46,12 @@ impl Register<'_> {
     fn seconds(&self, name: &str, help: &str, start: f64, count: usize) -> Result<Histogram, MetricsError> {
         let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
         self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets)))
+    }
+    /// The same by whether it went well: first of what failed, then of what did not.
+    fn succeeded(&self, name: &str, help: &str, start: f64, count: usize) -> Result<[Histogram; 2], MetricsError> {
+        let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
+        let vec = self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &["success"]))?;
+        Ok(["false", "true"].map(|success| vec.with_label_values(&[success])))
     }
 }
 
@@ -110,8 +116,8 @@ metrics! {
     healthcheck: IntGaugeVec = gauges("etcd_server_healthcheck", "Result of each check, 1 is good.", &["type", "name"]);
     healthchecks: IntCounterVec =
         counters("etcd_server_healthchecks_total", "Results of each check.", &["type", "name", "status"]);
-    range_duration: Histogram =
-        seconds("etcd_server_range_duration_seconds", "Time to answer a range.", 0.0001, 19);
+    /// Refused, then answered ones.
+    range_duration: [Histogram; 2] = succeeded("etcd_server_range_duration_seconds", "Time of a range.", 0.0001, 19);
     client_grpc_sent_bytes: IntCounter =
         counter("etcd_network_client_grpc_sent_bytes_total", "Bytes sent to gRPC clients.");
     client_grpc_received_bytes: IntCounter =

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use eddy_crdt::event::Commit;
 use eddy_crdt::op::{Command, Reply};
 use eddy_crdt::replica::{Effects, Input, Replica};
+use eddy_crdt::tally::Tally;
 use parking_lot::RwLockWriteGuard;
 use tokio::sync::oneshot;
 
@@ -62,6 +63,7 @@ struct Applied {
     replies: Vec<Answer>,
     head_changed: bool,
     compacted: bool,
+    tally: Tally,
 }
 
 impl Applied {
@@ -69,6 +71,7 @@ impl Applied {
         self.records.extend(effects.records);
         self.commits.extend(effects.commits);
         self.head_changed |= effects.head_changed;
+        self.tally.add(effects.tally);
         effects.reply.map(|reply| reply.map_err(NodeError::Refused))
     }
 }
@@ -146,6 +149,7 @@ impl Committer {
         let (next_number, revision) = (replica.next_number(), replica.revision());
         let head = (!applied.records.is_empty() || applied.head_changed).then(|| replica.head().encode());
         drop(replica);
+        shared.observer.done(&applied.tally);
 
         let idle = shared.published_groups.load(Ordering::Acquire) == self.handed_on;
         if head.is_none() && idle {
@@ -192,6 +196,12 @@ impl Committer {
         };
         let effects = replica.handle(self.shared.now(), Input::Client(job.command));
         let Some(outcome) = applied.take(effects) else { return };
+        match &outcome {
+            Ok(Reply::LeaseGrant { ttl, .. }) => self.shared.observer.lease_granted(*ttl),
+            Ok(Reply::LeaseRevoke) => self.shared.observer.lease_revoked(),
+            Ok(Reply::LeaseRenew { .. }) => self.shared.observer.lease_renewed(),
+            _ => {}
+        }
         if alarm {
             self.shared.limits.note_alarms(replica);
         }

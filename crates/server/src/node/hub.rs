@@ -207,6 +207,8 @@ pub struct WatchCounts {
     pub watchers: i64,
     /// Watchers that are being caught up from history.
     pub lagging: i64,
+    /// Events that wait to be sent.
+    pub pending: i64,
 }
 
 /// The fan-out; see the module.
@@ -287,9 +289,14 @@ impl Hub {
 
     pub(crate) fn counts(&self) -> WatchCounts {
         let state = self.state.lock();
-        let lagging = state.streams.values().map(|mailbox| mailbox.lock().lagging as i64).sum();
+        let (mut lagging, mut pending) = (0, 0);
+        for mailbox in state.streams.values() {
+            let inner = mailbox.lock();
+            lagging += inner.lagging as i64;
+            pending += inner.queue.iter().map(|delivery| delivery.events.len() as i64).sum::<i64>();
+        }
         let watchers = self.watchers.load(Ordering::Relaxed);
-        WatchCounts { streams: state.streams.len() as i64, watchers, lagging }
+        WatchCounts { streams: state.streams.len() as i64, watchers, lagging, pending }
     }
 }
 

@@ -24,6 +24,7 @@ use eddy_crdt::op::{Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply,
 use eddy_crdt::replica::Replica;
 use eddy_crdt::restore::{Damage, Loader};
 use eddy_crdt::revision::Revision;
+use eddy_crdt::tally::Tally;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch as latest};
 
@@ -392,8 +393,12 @@ impl Handle {
     /// # Errors
     /// When the revision asked for is compacted or yet to come.
     pub fn range(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
+        let since = Instant::now();
         let as_of = self.shared.durable_revision();
-        Ok(self.shared.replica.read().range(op, as_of)?)
+        let reply = self.shared.replica.read().range(op, as_of);
+        self.shared.observer.done(&Tally::range());
+        self.shared.observer.range(since.elapsed(), reply.is_ok());
+        Ok(reply?)
     }
 
     /// Evaluates a transaction that only reads, as [`Self::range`].
@@ -402,7 +407,10 @@ impl Handle {
     /// As [`Self::range`].
     pub fn read_txn(&self, txn: &Txn) -> Result<TxnReply, NodeError> {
         let as_of = self.shared.durable_revision();
-        Ok(self.shared.replica.read().read_txn(txn, as_of)?)
+        let mut tally = Tally::default();
+        let reply = self.shared.replica.read().read_txn(txn, as_of, &mut tally);
+        self.shared.observer.done(&tally);
+        Ok(reply?)
     }
 
     /// Waits until everything before that journal number is durable.
@@ -456,8 +464,10 @@ impl Handle {
     pub async fn hash_kv(&self, at: i64) -> Result<HashKv, NodeError> {
         let shared = Arc::clone(&self.shared);
         let hashed = tokio::task::spawn_blocking(move || {
+            let since = Instant::now();
             let replica = shared.replica.read();
             let (hash, revision) = replica.hash_kv(at)?;
+            shared.observer.hashed(since.elapsed());
             Ok((HashKv { hash, revision, compacted: replica.compacted() }, replica.next_number()))
         });
         let (hash, number) = hashed.await.unwrap_or(Err(NodeError::Stopped))?;

@@ -112,7 +112,7 @@ impl StorageThread {
             match self.journal.append(group) {
                 Ok(stats) => {
                     self.unsynced = false;
-                    self.shared.observer.flushed(&stats, group.records.len(), flush.since.elapsed());
+                    self.shared.observer.flushed(&stats, flush.since.elapsed());
                 }
                 Err(error) => {
                     self.stop_writes(&error);

@@ -249,6 +249,9 @@ impl WatchStream {
                 return None;
             }
             if let Some(item) = self.out.pop_front() {
+                if let WatchItem::Events { events, .. } = &item {
+                    self.node.observer.events(events.len());
+                }
                 return Some(item);
             }
             if self.collect() {
