@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use eddy_crdt::key::{Key, KeyRange};
 use eddy_crdt::op::{AlarmKind, RangeOp};
 use tokio_util::sync::CancellationToken;
@@ -21,13 +21,15 @@ use crate::storage::{self, SledJournal};
 /// Opens the data dir and starts the node on it. Blocks while the journal is read.
 ///
 /// # Errors
-/// When the data dir is in use, damaged or of a newer format, or the configuration asks for what is not built.
+/// When the data dir is in use, damaged or of a newer format.
 pub fn start_node(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<Handle> {
     let members = config.initial_members()?;
     if members.len() > 1 {
-        bail!(
-            "--initial-cluster names {} members, but replication between eddies is not built yet: start one alone",
-            members.len()
+        // Refusing would be safer, but a cut-off replica of three serves too, and that is what it will be later.
+        tracing::error!(
+            members = members.len(),
+            "replication between eddies is not built yet: what is written here stays here, and the other members of \
+             --initial-cluster have data of their own"
         );
     }
     let place = config.data_dir.join("eddy");

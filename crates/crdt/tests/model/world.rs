@@ -104,7 +104,8 @@ impl World {
                 if let Command::Txn(txn) = command
                     && txn.is_read_only()
                 {
-                    let read = self.replica.read_txn(txn, self.replica.revision(), &mut Tally::default()).map(Reply::Txn);
+                    let read =
+                        self.replica.read_txn(txn, self.replica.revision(), &mut Tally::default()).map(Reply::Txn);
                     same!(read, self.model.clone().command(self.now, command), "read-only {txn:?}");
                 }
                 let effects = self.replica.handle(self.now, Input::Client(command.clone()));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -44,6 +44,10 @@ const SEND_BUFFER: usize = 128 * 1024;
 const PENDING_RESETS: usize = 1024;
 /// Bytes of headers of one request; Go's limit for HTTP/1, and grpc-go's is larger than anything sent.
 const HEADERS_MAX: u32 = 64 * 1024;
+/// Bytes of a body that is not needed, and time for it: more than that, and the client may lose its answer.
+const UNREAD_BODY_MAX: usize = 64 << 10;
+const UNREAD_BODY_WAIT: Duration = Duration::from_secs(1);
+
 /// Buffer of an HTTP/1 connection: requests have no body to speak of.
 const HTTP1_BUFFER: usize = 64 * 1024;
 /// Idle time after which the kernel asks whether a TCP peer is still there, and the interval of its questions; Go's.
@@ -260,15 +264,35 @@ async fn answer(
     }
     let response = match setup.http {
         Some(surface) => {
-            let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-            let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str())).unwrap_or("");
-            let origin = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
-            let request = HttpRequest { method: request.method(), uri: request.uri(), host, origin, tls: peer.tls };
-            setup.services.http.call(surface, request).await
+            let (request, body) = request.into_parts();
+            let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+            let host = host.or_else(|| request.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
+            let origin = request.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+            let request = HttpRequest { method: &request.method, uri: &request.uri, host, origin, tls: peer.tls };
+            let response = setup.services.http.call(surface, request).await;
+            drain(body).await;
+            response
         }
         None => endpoints::error(StatusCode::NOT_FOUND, "404 page not found"),
     };
     Ok(response.map(ResponseBody::Full))
+}
+
+/// Reads a body that nobody needs. Dropping one that is still on its way resets an HTTP/2 stream, and then curl throws
+/// the answer away.
+async fn drain(mut body: Incoming) {
+    let read = async {
+        let mut left = UNREAD_BODY_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                Some(left) => left,
+                None => break,
+            };
+        }
+    };
+    if timeout(UNREAD_BODY_WAIT, read).await.is_err() {
+        tracing::debug!("a client is slow to send a body that is not needed");
+    }
 }
 
 /// A response of either kind.

@@ -194,6 +194,7 @@ impl Committer {
             Command::SetAlarm { .. } => (false, true),
             _ => (false, false),
         };
+        let compacted_before = replica.compacted();
         let effects = replica.handle(self.shared.now(), Input::Client(job.command));
         let Some(outcome) = applied.take(effects) else { return };
         match &outcome {
@@ -207,6 +208,7 @@ impl Committer {
         }
         if compact && matches!(outcome, Ok(Reply::Compact)) {
             applied.compacted = true;
+            self.shared.hashes.lock().compact(compacted_before, replica.compacted());
             self.shared.observer.compacted(replica.compacted());
             if job.physical {
                 self.physical.push((job.reply, outcome));

@@ -19,14 +19,11 @@ pub enum IdentityError {
     Randomness(getrandom::Error),
 }
 
-fn hash(parts: &[&[u8]]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part);
-    }
+/// etcd's hash, so that the ids are those that an etcd with the same flags would have. It need not resist attackers.
+fn hash(bytes: &[u8]) -> u64 {
+    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, bytes);
     let mut id = [0; 8];
-    id.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    id.copy_from_slice(&digest.as_ref()[..8]);
     // Zero means "none" to etcd's clients.
     u64::from_be_bytes(id).max(1)
 }
@@ -58,11 +55,14 @@ pub fn derive(name: &str, initial_cluster: &str, token: &str) -> Result<Identity
     if own.is_empty() {
         return Err(IdentityError::NotAMember(name.to_owned()));
     }
-    let mut all: Vec<&str> = pairs.iter().map(|(_, url)| *url).collect();
-    all.sort_unstable();
-    let bytes = |urls: &[&str]| urls.join(",").into_bytes();
-    let cluster = hash(&[b"cluster", token.as_bytes(), &bytes(&all)]);
-    let member = hash(&[b"member", &cluster.to_be_bytes(), &bytes(&own)]);
+    let member_id = |urls: &[&str]| hash((urls.concat() + token).as_bytes());
+    let mut names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut members: Vec<u64> = names.iter().map(|name| member_id(&urls_of(name))).collect();
+    members.sort_unstable();
+    let cluster = hash(&members.iter().flat_map(|id| id.to_be_bytes()).collect::<Vec<u8>>());
+    let member = member_id(&own);
     // Members in the order of their first URL; each counts revisions in its own space.
     let mut firsts: Vec<&str> = pairs.iter().map(|(name, _)| urls_of(name)[0]).collect();
     firsts.sort_unstable();
@@ -92,6 +92,15 @@ mod tests {
             derive("a", "a=http://1:1", "u").unwrap().cluster,
             derive("a", "a=http://1:1", "t").unwrap().cluster
         );
+    }
+
+    /// What etcd 3.7.3 prints for these flags.
+    #[test]
+    fn ids_are_those_of_an_etcd_with_the_same_flags() {
+        let id = derive("default", "default=http://localhost:2380", "etcd-cluster").unwrap();
+        assert_eq!((id.cluster.get(), id.replica.get()), (0xcdf8_18194_e3a8c32, 0x8e9e_05c5_2164_694d));
+        let id = derive("x", "x=https://localhost:20001", "new").unwrap();
+        assert_eq!((id.cluster.get(), id.replica.get()), (0x34c2_1a2d_427d_b393, 0x00a8_f345_8387_986d));
     }
 
     #[test]

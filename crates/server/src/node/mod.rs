@@ -29,6 +29,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch as latest};
 
 use self::committer::Committer;
+use self::hashes::Hashes;
 use self::hub::Hub;
 use self::observe::Observer;
 use self::pipe::{Pipe, Work};
@@ -39,6 +40,7 @@ use crate::storage::{Journal, StorageError};
 
 pub mod autocompact;
 mod committer;
+mod hashes;
 pub mod hub;
 pub mod identity;
 mod matcher;
@@ -197,6 +199,7 @@ pub(crate) struct Shared {
     pipe: Pipe,
     hub: Hub,
     limits: Limits,
+    hashes: Mutex<Hashes>,
     /// The durable revision.
     durable: AtomicI64,
     /// The first journal number that is not durable.
@@ -302,6 +305,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         pipe: Pipe::default(),
         hub: Hub::new(replica.revision()),
         limits,
+        hashes: Mutex::new(Hashes::default()),
         durable: AtomicI64::new(replica.revision().get()),
         durable_number: latest::Sender::new(replica.next_number()),
         published_groups: AtomicU64::new(0),
@@ -457,21 +461,27 @@ impl Handle {
         Ok(leases.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// The hash that etcd's HashKV gives at that revision; zero for now.
+    /// The hash that etcd's HashKV gives at that revision; zero for now. At a revision that was compacted at since, the
+    /// answer is the same as before, while it is remembered.
     ///
     /// # Errors
     /// When the revision is compacted or yet to come, or as [`Self::lease`].
     pub async fn hash_kv(&self, at: i64) -> Result<HashKv, NodeError> {
+        if let Some(hash) = self.shared.hashes.lock().get(Revision::new(at)) {
+            return Ok(hash);
+        }
         let shared = Arc::clone(&self.shared);
         let hashed = tokio::task::spawn_blocking(move || {
             let since = Instant::now();
             let replica = shared.replica.read();
             let (hash, revision) = replica.hash_kv(at)?;
             shared.observer.hashed(since.elapsed());
-            Ok((HashKv { hash, revision, compacted: replica.compacted() }, replica.next_number()))
+            let hash = HashKv { hash, revision, compacted: replica.compacted() };
+            Ok((hash, replica.next_number()))
         });
         let (hash, number) = hashed.await.unwrap_or(Err(NodeError::Stopped))?;
         self.durable_up_to(number).await?;
+        self.shared.hashes.lock().note(hash);
         Ok(hash)
     }
 

@@ -1,0 +1,75 @@
+//! Remembers HashKV's answers over compactions: the answer at a revision stays the same when history is compacted at
+//! exactly that revision, as in etcd, although what it was taken over is gone then.
+
+use std::collections::VecDeque;
+
+use eddy_crdt::revision::Revision;
+
+use super::HashKv;
+
+/// etcd remembers as many.
+const REMEMBERED_MAX: usize = 10;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Hashes {
+    /// Answers since the last compaction, newest last.
+    asked: VecDeque<HashKv>,
+    /// Those at revisions that were compacted at later.
+    compacted: VecDeque<HashKv>,
+}
+
+impl Hashes {
+    /// The answer at a compacted revision.
+    pub(super) fn get(&self, at: Revision) -> Option<HashKv> {
+        self.compacted.iter().find(|hash| hash.revision == at).copied()
+    }
+
+    /// Takes note of an answer.
+    pub(super) fn note(&mut self, hash: HashKv) {
+        if !self.asked.contains(&hash) {
+            push(&mut self.asked, hash);
+        }
+    }
+
+    /// History was compacted at `at`, the last time before at `before`.
+    pub(super) fn compact(&mut self, before: Revision, at: Revision) {
+        if let Some(hash) = self.asked.iter().find(|hash| hash.revision == at && hash.compacted == before) {
+            push(&mut self.compacted, *hash);
+        }
+        self.asked.clear();
+    }
+}
+
+fn push(hashes: &mut VecDeque<HashKv>, hash: HashKv) {
+    if hashes.len() == REMEMBERED_MAX {
+        hashes.pop_front();
+    }
+    hashes.push_back(hash);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_answers_at_the_compacted_revision_since_the_compaction_before_survive() {
+        let rev = Revision::new;
+        let hash = |at, compacted| HashKv { hash: at as u32, revision: rev(at), compacted: rev(compacted) };
+        let mut hashes = Hashes::default();
+        hashes.note(hash(5, -1));
+        hashes.note(hash(7, -1));
+        assert_eq!(hashes.get(rev(5)), None);
+        hashes.compact(rev(-1), rev(5));
+        assert_eq!((hashes.get(rev(5)), hashes.get(rev(7))), (Some(hash(5, -1)), None));
+        // Taken while the history below 5 was still there.
+        hashes.note(hash(9, -1));
+        hashes.compact(rev(5), rev(9));
+        assert_eq!((hashes.get(rev(5)), hashes.get(rev(9))), (Some(hash(5, -1)), None));
+        for at in 10..30 {
+            hashes.note(hash(at, at - 1));
+            hashes.compact(rev(at - 1), rev(at));
+        }
+        assert_eq!((hashes.get(rev(19)), hashes.get(rev(20))), (None, Some(hash(20, 19))));
+    }
+}
