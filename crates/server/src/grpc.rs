@@ -2,16 +2,18 @@
 //! and says what is missing when there is no such RPC.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::service::Routes;
+use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tower::Service;
 
@@ -29,12 +31,19 @@ pub struct Grpc {
     routes: Routes,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
+    slow: Duration,
 }
 
 impl Grpc {
     /// Serves `routes`; when `stop` is cancelled, streaming calls end with UNAVAILABLE.
     pub fn new(routes: Routes, metrics: Arc<Metrics>, stop: CancellationToken) -> Grpc {
-        Grpc { routes: routes.prepare(), metrics, stop }
+        Grpc { routes: routes.prepare(), metrics, stop, slow: Duration::MAX }
+    }
+
+    /// Logs unary calls that take longer than this, as etcd does (`--warning-unary-request-duration`).
+    #[must_use]
+    pub fn warn_after(self, slow: Duration) -> Grpc {
+        Grpc { slow, ..self }
     }
 
     /// Answers one request.
@@ -47,7 +56,8 @@ impl Grpc {
         let Some(id) = self.metrics.rpc.find(path) else {
             return no_such_rpc(&self.metrics, path).map(|body| GrpcBody { body, counted: None, end: None });
         };
-        let mut call = Call::start(&self.metrics, id, request.headers());
+        let remote = request.extensions().get::<TcpConnectInfo>().and_then(|info| info.remote_addr);
+        let mut call = Call::start(&self.metrics, id, request.headers(), remote, self.slow);
         let streaming = call.method().shape != Shape::Unary;
         let request =
             request.map(|body| RequestBody { body, frames: Frames::default(), metrics: self.metrics.clone(), id });
@@ -90,18 +100,24 @@ struct Call {
     metrics: Arc<Metrics>,
     id: MethodId,
     ended: bool,
-    /// Only where there is a histogram to put it into.
-    started: Option<Instant>,
+    started: Instant,
+    remote: Option<SocketAddr>,
+    slow: Duration,
 }
 
 impl Call {
-    fn start(metrics: &Arc<Metrics>, id: MethodId, headers: &HeaderMap) -> Call {
+    fn start(
+        metrics: &Arc<Metrics>,
+        id: MethodId,
+        headers: &HeaderMap,
+        remote: Option<SocketAddr>,
+        slow: Duration,
+    ) -> Call {
         let method = metrics.rpc.method(id);
         method.started.inc();
         let version = headers.get("client-api-version").map_or(&b"unknown"[..], HeaderValue::as_bytes);
         metrics.rpc.count_client(method.shape, version);
-        let started = method.handling.is_some().then(Instant::now);
-        Call { metrics: metrics.clone(), id, ended: false, started }
+        Call { metrics: metrics.clone(), id, ended: false, started: Instant::now(), remote, slow }
     }
 
     fn method(&self) -> &Method {
@@ -115,8 +131,13 @@ impl Call {
         self.ended = true;
         let method = self.method();
         method.handled(code);
-        if let (Some(histogram), Some(started)) = (&method.handling, self.started) {
-            histogram.observe(started.elapsed().as_secs_f64());
+        let took = self.started.elapsed();
+        if let Some(histogram) = &method.handling {
+            histogram.observe(took.as_secs_f64());
+        }
+        if took > self.slow && method.shape == Shape::Unary {
+            let remote = self.remote.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+            tracing::warn!("time-spent" = ?took, remote, method = method.path, code = ?code, "request stats");
         }
     }
 }

@@ -10,6 +10,11 @@ pub fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
+/// Most virtual memory that this process may have, bytes; `None` for no limit.
+pub fn virtual_memory() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
 /// Raises the soft limit of open files to the hard one, as Go programs do: the usual soft limit of 1024 is there for
 /// programs that use select(2), and would hold 1,000 clients.
 pub fn raise_open_files() {

@@ -90,7 +90,7 @@ pub fn start(
 ) -> TaskTracker {
     let tracker = TaskTracker::new();
     let services = Arc::new(Services {
-        grpc: Grpc::new(parts.routes, metrics.clone(), stop.clone()),
+        grpc: Grpc::new(parts.routes, metrics.clone(), stop.clone()).warn_after(config.warning_unary_request_duration),
         http: Endpoints::new(config, parts.health, metrics.clone()),
     });
     sockets.serve(&ConnLimits::of(config), &services, metrics, stop, &tracker);

@@ -141,6 +141,8 @@ pub struct MethodId(usize);
 pub struct Method {
     /// Its shape.
     pub shape: Shape,
+    /// Its path: `/service/method`.
+    pub path: String,
     /// Calls begun.
     pub started: IntCounter,
     /// Messages received.
@@ -194,15 +196,17 @@ impl RpcMetrics {
         for (service, rpcs) in METHODS {
             for (name, shape) in *rpcs {
                 let labels = [shape.label(), *service, *name];
+                let path = format!("/{service}/{name}");
                 let method = Method {
                     shape: *shape,
+                    path: path.clone(),
                     started: started.with_label_values(&labels),
                     received: received.with_label_values(&labels),
                     sent: sent.with_label_values(&labels),
                     handling: handling.as_ref().map(|vec| vec.with_label_values(&labels)),
                     handled: CODES.map(|code| handled.with_label_values(&[labels[0], labels[1], labels[2], code])),
                 };
-                by_path.insert(format!("/{service}/{name}"), methods.len());
+                by_path.insert(path, methods.len());
                 methods.push(method);
             }
         }

@@ -208,6 +208,8 @@ impl Committer {
         }
         if compact && matches!(outcome, Ok(Reply::Compact)) {
             applied.compacted = true;
+            // etcd reads a key to answer.
+            applied.tally.add(Tally::range());
             self.shared.hashes.lock().compact(compacted_before, replica.compacted());
             self.shared.observer.compacted(replica.compacted());
             if job.physical {
