@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn ids_are_those_of_an_etcd_with_the_same_flags() {
         let id = derive("default", "default=http://localhost:2380", "etcd-cluster").unwrap();
-        assert_eq!((id.cluster.get(), id.replica.get()), (0xcdf8_18194_e3a8c32, 0x8e9e_05c5_2164_694d));
+        assert_eq!((id.cluster.get(), id.replica.get()), (0xcdf8_1819_4e3a_8c32, 0x8e9e_05c5_2164_694d));
         let id = derive("x", "x=https://localhost:20001", "new").unwrap();
         assert_eq!((id.cluster.get(), id.replica.get()), (0x34c2_1a2d_427d_b393, 0x00a8_f345_8387_986d));
     }
