@@ -94,7 +94,7 @@ impl Health for NodeHealth {
     fn write_failure(&self) -> Option<String> {
         match self.0.state() {
             NodeState::Running => None,
-            NodeState::WritesStopped { reason } => Some(reason.to_string()),
+            NodeState::WritesStopped { reason } | NodeState::WritesPaused { reason } => Some(reason.to_string()),
         }
     }
 

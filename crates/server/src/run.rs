@@ -26,6 +26,9 @@ use crate::metrics::Metrics;
 /// is for the slowest write of a full queue.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Linux's number of this signal, which has no name in tokio.
+const SIGXFSZ: i32 = 25;
+
 /// What is served: the parts behind the sockets.
 pub struct Parts {
     /// The gRPC services.
@@ -75,7 +78,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     drain(&stop, connections).await;
     tasks.close();
     tasks.wait().await;
-    tokio::task::block_in_place(|| node.shutdown());
+    if !tokio::task::block_in_place(|| node.shutdown()) {
+        anyhow::bail!("the disk of {} did not answer", config.data_dir.display());
+    }
     tracing::info!(name = config.name, "data-dir" = %config.data_dir.display(), "closed eddy server");
     Ok(())
 }
@@ -154,6 +159,8 @@ fn announce(config: &Config, notices: &[Notice]) {
 }
 
 struct Signals {
+    /// Never awaited; see `install`.
+    _file_too_large: Signal,
     terminate: Signal,
     interrupt: Signal,
 }
@@ -161,7 +168,12 @@ struct Signals {
 impl Signals {
     fn install() -> anyhow::Result<Signals> {
         let install = |kind| signal(kind).context("install signal handlers");
-        Ok(Signals { terminate: install(SignalKind::terminate())?, interrupt: install(SignalKind::interrupt())? })
+        Ok(Signals {
+            // Caught, so that a limit of file sizes fails a write, as a full disk does, and does not end the process.
+            _file_too_large: install(SignalKind::from_raw(SIGXFSZ))?,
+            terminate: install(SignalKind::terminate())?,
+            interrupt: install(SignalKind::interrupt())?,
+        })
     }
 
     async fn next(&mut self) -> &'static str {

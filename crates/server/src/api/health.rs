@@ -26,7 +26,7 @@ impl HealthService {
         let status = match self.node.state() {
             NodeState::Running => ServingStatus::Serving,
             // Where etcd would have ended itself.
-            NodeState::WritesStopped { .. } => ServingStatus::NotServing,
+            NodeState::WritesStopped { .. } | NodeState::WritesPaused { .. } => ServingStatus::NotServing,
         };
         HealthCheckResponse { status: status.into() }
     }

@@ -14,7 +14,7 @@ pub fn node(error: NodeError) -> Status {
         NodeError::TooManyRequests => Code::Unknown,
         NodeError::NoSpace => Code::ResourceExhausted,
         NodeError::Corrupt => Code::DataLoss,
-        NodeError::Stopped | NodeError::WritesStopped(_) => Code::Unavailable,
+        NodeError::TimedOut | NodeError::Stopped | NodeError::WritesStopped(_) => Code::Unavailable,
         NodeError::Storage(_) => Code::Unknown,
     };
     Status::new(code, error.to_string())
@@ -108,6 +108,7 @@ mod tests {
             (node(NodeError::TooManyRequests), Code::Unknown, "etcdserver: too many requests"),
             (node(NodeError::NoSpace), Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
             (node(NodeError::Corrupt), Code::DataLoss, "etcdserver: corrupt cluster"),
+            (node(NodeError::TimedOut), Code::Unavailable, "etcdserver: request timed out"),
             (node(NodeError::Stopped), Code::Unavailable, "etcdserver: server stopped"),
             (
                 node(NodeError::Refused(Refusal::FutureRevision)),

@@ -165,7 +165,7 @@ metrics! {
     connections_accepted: IntCounter = counter("eddy_connections_accepted_total", "Connections accepted.");
     accept_failures: IntCounter = counter("eddy_accept_failures_total", "Accepts that failed (out of descriptors).");
     tls_handshake_failures: IntCounter = counter("eddy_tls_handshake_failures_total", "TLS handshakes that failed.");
-    writable: IntGauge = gauge("eddy_writable", "0 after a failed flush: no more writes until a restart.");
+    writable: IntGauge = gauge("eddy_writable", "0 after a failed flush, until a restart, and while the disk is full or does not answer.");
 }
 
 impl Metrics {

@@ -97,7 +97,7 @@ impl Committer {
         loop {
             let wait = match deadline {
                 _ if self.may_sweep() => Wait::No,
-                Some(deadline_ms) if self.shared.is_writable() => {
+                Some(deadline_ms) if self.shared.is_writable() && !self.shared.is_paused() => {
                     Wait::Until(self.shared.started + Duration::from_millis(deadline_ms))
                 }
                 _ => Wait::Forever,
@@ -112,6 +112,11 @@ impl Committer {
                 }
                 continue;
             }
+            if self.shared.is_paused() {
+                self.refuse_growth(&mut group);
+                deadline = self.shared.replica.read().next_lease_deadline_ms();
+                continue;
+            }
             let now_ms = self.shared.now().mono_ms;
             if !group.is_empty() || deadline.is_some_and(|deadline| deadline <= now_ms) {
                 deadline = self.commit(&mut group);
@@ -122,6 +127,21 @@ impl Committer {
         }
         for (reply, _) in self.physical.drain(..) {
             answer(reply, Err(NodeError::Stopped));
+        }
+    }
+
+    /// While the disk is full: keeps leases alive, which writes nothing, and refuses the rest. No lease runs out
+    /// meanwhile, since that could not be written either.
+    fn refuse_growth(&self, group: &mut Vec<Job>) {
+        for job in group.drain(..) {
+            let renewed = match job.command {
+                Command::LeaseRenew(_) => {
+                    let effects = self.shared.replica.write().handle(self.shared.now(), Input::Client(job.command));
+                    effects.reply.and_then(Result::ok)
+                }
+                _ => None,
+            };
+            answer(job.reply, renewed.ok_or(NodeError::NoSpace));
         }
     }
 
@@ -225,6 +245,7 @@ impl Committer {
     fn may_sweep(&self) -> bool {
         self.sweeping
             && self.shared.is_writable()
+            && !self.shared.is_paused()
             && self.shared.published_groups.load(Ordering::Acquire) >= self.sweep_after
     }
 

@@ -14,6 +14,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -53,6 +54,9 @@ mod storage_thread;
 mod tests;
 pub mod watch;
 
+/// While stopping, how often a thread that has not ended is asked whether the disk still answers.
+const ENDED_EVERY: Duration = Duration::from_secs(1);
+
 /// etcd's quota when none is given, bytes.
 pub const QUOTA_DEFAULT: u64 = 2 << 30;
 
@@ -61,6 +65,13 @@ pub const PROGRESS_INTERVAL_DEFAULT: Duration = Duration::from_secs(600);
 
 /// The shortest such interval, as in etcd.
 pub const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// How long a client waits for its answer, etcd's limit: a disk that does not answer must not hold clients for ever.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
+
+/// How long an append may take before health checks say that the disk does not answer. Slow cards pause for a second
+/// or two; clients are still waiting.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 /// The answer to a submitted command.
 pub type Outcome = Result<Reply, NodeError>;
@@ -77,6 +88,9 @@ pub enum NodeError {
     /// The quota is used up, or the alarm that says so is raised.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
+    /// No answer in time; whether the command is done, or will be, is unknown.
+    #[error("etcdserver: request timed out")]
+    TimedOut,
     /// The CORRUPT alarm is raised.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
@@ -150,6 +164,11 @@ pub enum NodeState {
         /// What failed.
         reason: Arc<str>,
     },
+    /// The disk is full or does not answer: reads go on, writes come back by themselves.
+    WritesPaused {
+        /// What it waits for.
+        reason: Arc<str>,
+    },
 }
 
 /// What Status tells.
@@ -192,6 +211,13 @@ pub struct HashKv {
     pub compacted: Revision,
 }
 
+/// The node's threads, and a channel that closes when they have ended.
+#[derive(Default)]
+struct Threads {
+    handles: Vec<JoinHandle<()>>,
+    ended: Option<mpsc::Receiver<()>>,
+}
+
 /// What the threads and all handles share.
 pub(crate) struct Shared {
     replica: RwLock<Replica>,
@@ -208,12 +234,16 @@ pub(crate) struct Shared {
     published_groups: AtomicU64,
     writable: AtomicBool,
     stopped_because: Mutex<Option<Arc<str>>>,
+    /// The disk is full.
+    paused: AtomicBool,
+    /// Since when the journal has been appending, milliseconds after `started`, plus one; 0 while it is not.
+    appending_since: AtomicU64,
     identity: Identity,
     quota: Option<u64>,
     progress_interval: Duration,
     started: Instant,
     observer: Arc<dyn Observer>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Threads>,
     /// Where clients wait, if the node was started from within a runtime.
     runtime: Option<tokio::runtime::Handle>,
 }
@@ -251,6 +281,36 @@ impl Shared {
         // Whoever waits for a flush learns that none will come.
         self.durable_number.send_modify(|_| {});
         self.queue.poke();
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    /// Takes no more writes until there is space again.
+    fn pause_writes(&self, error: &StorageError) {
+        tracing::error!(%error, "writes are refused until there is space; reads go on");
+        self.paused.store(true, Ordering::Release);
+        self.queue.poke();
+    }
+
+    fn resume_writes(&self) {
+        if self.paused.swap(false, Ordering::AcqRel) {
+            tracing::info!("there is space again: writes are taken");
+            self.queue.poke();
+        }
+    }
+
+    fn appending(&self, on: bool) {
+        let since = if on { self.started.elapsed().as_millis() as u64 + 1 } else { 0 };
+        self.appending_since.store(since, Ordering::Relaxed);
+    }
+
+    /// How long the disk has been silent, if that is too long.
+    fn stalled(&self) -> Option<Duration> {
+        let since = self.appending_since.load(Ordering::Relaxed).checked_sub(1)?;
+        let silent = self.started.elapsed().saturating_sub(Duration::from_millis(since));
+        (silent >= STALLED_AFTER).then_some(silent)
     }
 
     fn write_error(&self) -> NodeError {
@@ -311,13 +371,15 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         published_groups: AtomicU64::new(0),
         writable: AtomicBool::new(true),
         stopped_because: Mutex::new(None),
+        paused: AtomicBool::new(false),
+        appending_since: AtomicU64::new(0),
         identity: replica.identity(),
         quota: options.quota,
         progress_interval: options.progress_interval.max(PROGRESS_INTERVAL_MIN),
         started,
         observer: options.observer,
         replica: RwLock::new(replica),
-        threads: Mutex::new(Vec::new()),
+        threads: Mutex::default(),
         runtime: tokio::runtime::Handle::try_current().ok(),
     });
     let storage = StorageThread::new(Arc::clone(&shared), journal);
@@ -325,12 +387,19 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
     let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(StartError::Thread)
     };
+    // Nothing is ever sent: the channel closes when both threads have dropped their ends.
+    let (alive, ended) = mpsc::sync_channel(0);
+    let (one, other) = (alive.clone(), alive);
     let threads = vec![
-        spawn("committer", Box::new(move || committer.run()))?,
-        spawn("storage", Box::new(move || storage.run()))?,
+        spawn("committer", Box::new(move || run_holding(one, || committer.run())))?,
+        spawn("storage", Box::new(move || run_holding(other, || storage.run())))?,
     ];
-    *shared.threads.lock() = threads;
+    *shared.threads.lock() = Threads { handles: threads, ended: Some(ended) };
     Ok(Handle { shared })
+}
+
+fn run_holding(_alive: mpsc::SyncSender<()>, run: impl FnOnce()) {
+    run();
 }
 
 /// What everyone holds: commands in, answers and events out. Cheap to clone.
@@ -370,7 +439,11 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         shared.queue.push(Job { command, physical, reply }, bytes).inspect_err(|_| shared.observer.write_refused())?;
         // A sender that is dropped unused: the threads are gone.
-        answer.await.unwrap_or_else(|_| Err(shared.write_error()))
+        let answer = async { answer.await.unwrap_or_else(|_| Err(shared.write_error())) };
+        if physical {
+            return answer.await;
+        }
+        tokio::time::timeout(REQUEST_TIMEOUT, answer).await.unwrap_or(Err(NodeError::TimedOut))
     }
 
     /// Hides history before the revision. Answers once that is durable or, if `physical`, once what it hid is gone
@@ -427,8 +500,10 @@ impl Handle {
             if !self.shared.is_writable() {
                 return Err(self.shared.write_error());
             }
-            if durable.changed().await.is_err() {
-                return Err(NodeError::Stopped);
+            match tokio::time::timeout(REQUEST_TIMEOUT, durable.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(NodeError::Stopped),
+                Err(_) => return Err(NodeError::TimedOut),
             }
         }
     }
@@ -513,9 +588,19 @@ impl Handle {
 
     /// Whether the node takes writes.
     pub fn state(&self) -> NodeState {
-        match &*self.shared.stopped_because.lock() {
+        let shared = &self.shared;
+        if let Some(reason) = &*shared.stopped_because.lock() {
+            return NodeState::WritesStopped { reason: Arc::clone(reason) };
+        }
+        if shared.is_paused() || shared.limits.disk_low.load(Ordering::Relaxed) {
+            return NodeState::WritesPaused { reason: "no space left on the disk of the data dir".into() };
+        }
+        match shared.stalled() {
+            Some(silent) => {
+                let reason = format!("the disk has not answered for {} s", silent.as_secs());
+                NodeState::WritesPaused { reason: reason.into() }
+            }
             None => NodeState::Running,
-            Some(reason) => NodeState::WritesStopped { reason: Arc::clone(reason) },
         }
     }
 
@@ -542,14 +627,23 @@ impl Handle {
     }
 
     /// Refuses new commands, finishes and flushes what is in flight, ends all watch streams and both threads. Blocks.
-    pub fn shutdown(&self) {
+    /// False when the disk does not answer: then the threads are left behind, with nothing acknowledged in them.
+    pub fn shutdown(&self) -> bool {
         self.shared.queue.close();
-        let threads = std::mem::take(&mut *self.shared.threads.lock());
-        for thread in threads {
+        let Threads { handles, ended } = std::mem::take(&mut *self.shared.threads.lock());
+        while let Some(Err(mpsc::RecvTimeoutError::Timeout)) = ended.as_ref().map(|e| e.recv_timeout(ENDED_EVERY)) {
+            if self.shared.stalled().is_some() {
+                tracing::error!("the disk does not answer; stopping without it");
+                self.shared.hub.close();
+                return false;
+            }
+        }
+        for thread in handles {
             if thread.join().is_err() {
                 tracing::error!("a thread of the node ended by a panic");
             }
         }
         self.shared.hub.close();
+        true
     }
 }

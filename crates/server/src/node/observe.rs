@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use eddy_crdt::revision::Revision;
 use eddy_crdt::tally::Tally;
 
-use super::Handle;
+use super::{Handle, NodeState};
 use crate::metrics::Metrics;
 use crate::storage::AppendStats;
 
@@ -124,6 +124,7 @@ pub fn refresh(metrics: &Metrics, node: &Handle) {
     metrics.db_total_size.set(bytes(status.size_allocated));
     metrics.db_total_size_in_use.set(bytes(status.size_in_use));
     metrics.disk_bytes.set(bytes(status.size_on_disk));
+    metrics.writable.set(i64::from(status.state == NodeState::Running));
     metrics.keys.set(status.keys as i64);
     metrics.current_revision.set(status.revision.get());
     metrics.compact_revision.set(status.compacted.get());

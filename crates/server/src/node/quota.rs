@@ -53,6 +53,8 @@ pub(crate) fn cost(command: &Command) -> u64 {
 pub(crate) struct Limits {
     pub(crate) no_space: AtomicBool,
     pub(crate) corrupt: AtomicBool,
+    /// So little space is left on the disk that only what helps to free some is taken.
+    pub(crate) disk_low: AtomicBool,
     pub(crate) size_allocated: AtomicU64,
     pub(crate) size_in_use: AtomicU64,
     pub(crate) size_on_disk: AtomicU64,
@@ -78,7 +80,8 @@ impl Limits {
         if corrupt && !matches!(command, Command::LeaseRenew(_) | Command::SetAlarm { .. }) {
             return Err(NodeError::Corrupt);
         }
-        if self.no_space.load(Ordering::Acquire) && cost(command) > 0 {
+        let full = self.no_space.load(Ordering::Acquire) || self.disk_low.load(Ordering::Relaxed);
+        if full && cost(command) > 0 {
             return Err(NodeError::NoSpace);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The one thread that touches the journal: flushes groups, publishes them, and between them rewrites what a
 //! compaction left dead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,6 +25,9 @@ const TIDY_OVERDUE: Duration = Duration::from_secs(60);
 /// The bytes on disk are counted at most so often: it takes a walk through directories.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
+/// While the disk is full, how often the groups that wait for space are tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
 /// See the module.
 pub(crate) struct StorageThread {
     shared: Arc<Shared>,
@@ -37,6 +40,9 @@ pub(crate) struct StorageThread {
     untidy: Option<Instant>,
     /// When the bytes on disk were last counted.
     counted: Option<Instant>,
+    /// Groups that are applied but found the disk full. Their clients were told that the outcome is unknown; they are
+    /// written once there is space, before anything else.
+    parked: VecDeque<Flush>,
 }
 
 /// Tells everyone when the thread ends, be it by a panic.
@@ -54,7 +60,7 @@ impl Drop for Farewell {
 impl StorageThread {
     pub(crate) fn new(shared: Arc<Shared>, journal: Box<dyn Journal>) -> Self {
         let (dead, waiting) = (BTreeSet::new(), Vec::new());
-        Self { shared, journal, dead, unsynced: false, waiting, untidy: None, counted: None }
+        Self { shared, journal, dead, unsynced: false, waiting, untidy: None, counted: None, parked: VecDeque::new() }
     }
 
     /// Runs until the pipe is closed and empty.
@@ -69,8 +75,10 @@ impl StorageThread {
                     self.waiting.extend(waiting);
                 }
                 Received::Work(Work::Defragment(reply)) => self.defragment(reply),
+                Received::Nothing if !self.parked.is_empty() => self.retry(),
                 Received::Nothing if self.trim_pending() => {}
-                Received::Nothing => self.tidy(),
+                Received::Nothing if self.untidy.is_some() => self.tidy(),
+                Received::Nothing => self.note_sizes(),
                 Received::Closed => break,
             }
             if self.trim_pending() {
@@ -79,6 +87,7 @@ impl StorageThread {
                 self.tidy();
             }
         }
+        self.retry();
         if self.unsynced && self.shared.is_writable() {
             self.sync();
         }
@@ -86,9 +95,11 @@ impl StorageThread {
 
     /// Waits for work only as long as there is nothing else to do.
     fn receive(&self) -> Received {
+        let full = !self.parked.is_empty();
         let wait = match self.untidy {
             _ if self.trim_pending() => Some(Duration::ZERO),
-            Some(_) if self.shared.is_writable() => Some(TIDY_AFTER_QUIET),
+            Some(_) if self.shared.is_writable() && !full => Some(TIDY_AFTER_QUIET),
+            _ if full || self.shared.limits.disk_low.load(Ordering::Relaxed) => Some(RETRY_EVERY),
             _ => None,
         };
         self.shared.pipe.receive(wait)
@@ -108,19 +119,59 @@ impl StorageThread {
         if !self.shared.is_writable() {
             return self.refuse(flush);
         }
-        if let Some(group) = &flush.group {
-            match self.journal.append(group) {
-                Ok(stats) => {
-                    self.unsynced = false;
-                    self.shared.observer.flushed(&stats, flush.since.elapsed());
-                }
+        if !self.parked.is_empty() {
+            return self.park(flush);
+        }
+        match self.append(&flush) {
+            Ok(()) => self.publish(flush),
+            Err(error @ StorageError::NoSpace { .. }) => {
+                self.shared.pause_writes(&error);
+                self.park(flush);
+            }
+            Err(error) => {
+                self.stop_writes(&error);
+                self.refuse(flush);
+            }
+        }
+    }
+
+    fn append(&mut self, flush: &Flush) -> Result<(), StorageError> {
+        let Some(group) = &flush.group else { return Ok(()) };
+        self.shared.appending(true);
+        let appended = self.journal.append(group);
+        self.shared.appending(false);
+        self.shared.observer.flushed(&appended?, flush.since.elapsed());
+        self.unsynced = false;
+        self.note_sizes();
+        Ok(())
+    }
+
+    /// Keeps a group until there is space.
+    fn park(&mut self, mut flush: Flush) {
+        for (reply, _) in flush.replies.drain(..) {
+            answer(reply, Err(NodeError::TimedOut));
+        }
+        self.parked.push_back(flush);
+    }
+
+    /// Writes what waits for space, if there is some now.
+    fn retry(&mut self) {
+        while let Some(flush) = self.parked.pop_front() {
+            match self.append(&flush) {
+                Ok(()) => self.publish(flush),
+                Err(StorageError::NoSpace { .. }) => return self.parked.push_front(flush),
                 Err(error) => {
-                    self.stop_writes(&error);
-                    return self.refuse(flush);
+                    self.parked.clear();
+                    return self.stop_writes(&error);
                 }
             }
-            self.note_sizes();
+            if self.parked.is_empty() {
+                self.shared.resume_writes();
+            }
         }
+    }
+
+    fn publish(&self, flush: Flush) {
         let shared = &self.shared;
         shared.durable.store(flush.revision.get(), Ordering::Release);
         shared.published_groups.store(flush.number, Ordering::Release);
@@ -151,7 +202,7 @@ impl StorageThread {
     }
 
     fn trim_pending(&self) -> bool {
-        self.shared.is_writable() && (!self.dead.is_empty() || !self.waiting.is_empty())
+        self.shared.is_writable() && self.parked.is_empty() && (!self.dead.is_empty() || !self.waiting.is_empty())
     }
 
     fn trim(&mut self) {
@@ -205,6 +256,10 @@ impl StorageThread {
 
     fn note_sizes(&mut self) {
         let limits = &self.shared.limits;
+        let low = self.journal.is_low_on_space();
+        if low != limits.disk_low.swap(low, Ordering::Relaxed) {
+            tracing::warn!(low, "free space of the disk");
+        }
         limits.size_allocated.store(self.journal.size_allocated(), Ordering::Relaxed);
         limits.size_in_use.store(self.journal.size_in_use(), Ordering::Relaxed);
         if self.counted.is_none_or(|counted| counted.elapsed() >= COUNT_INTERVAL) {

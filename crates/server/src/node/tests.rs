@@ -1,5 +1,6 @@
 //! The node as a whole, on a journal in memory whose flushes can fail or be held back.
 
 mod flow;
+mod space;
 mod support;
 mod watching;

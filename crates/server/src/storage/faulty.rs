@@ -67,6 +67,8 @@ struct State {
     pending: Vec<Change>,
     faults: BTreeMap<u64, Fault>,
     writes: u64,
+    /// Every durable write finds the disk full.
+    full: bool,
     /// Counts crashes; a journal opened before the last one is dead.
     epoch: u64,
 }
@@ -95,6 +97,11 @@ impl Disk {
         let mut state = self.0.lock();
         let at = state.writes + nth;
         state.faults.insert(at, fault);
+    }
+
+    /// Fills the disk, or makes space on it.
+    pub fn set_full(&self, full: bool) {
+        self.0.lock().full = full;
     }
 
     /// Power loss: what is not durable is gone, and open journals are dead.
@@ -141,7 +148,7 @@ impl FaultyJournal {
         let state = &mut *guard;
         state.writes += 1;
         let fault = state.faults.remove(&state.writes);
-        if fault == Some(Fault::NoSpace) {
+        if state.full || fault == Some(Fault::NoSpace) {
             return Err(StorageError::NoSpace { path: PathBuf::from("memory") });
         }
         if let Some(change) = change {

@@ -141,6 +141,12 @@ pub trait Journal: Send {
     /// Bytes that the store really takes on disk.
     fn size_on_disk(&self) -> u64;
 
+    /// Whether so little space is left that nothing should be written but what helps to free some: deletes,
+    /// compactions. Asks the file system again when it was low before.
+    fn is_low_on_space(&mut self) -> bool {
+        false
+    }
+
     /// Whether the last process ran with fsync off and did not stop in order: records that it acknowledged may be
     /// missing from the end.
     fn may_have_lost_tail(&self) -> bool;

