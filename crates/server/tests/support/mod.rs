@@ -6,12 +6,13 @@ use std::{
     fs::File,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use eddy_proto::etcdserverpb::{RangeRequest, kv_client::KvClient};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::{Channel, Endpoint};
 
 /// How long a server may take from its start to its first answered request, on a busy machine.
@@ -127,6 +128,11 @@ impl Server {
         format!("http://127.0.0.1:{}", self.how.port)
     }
 
+    /// The address of the client port.
+    pub fn address(&self) -> (&'static str, u16) {
+        ("127.0.0.1", self.how.port)
+    }
+
     /// A new connection.
     ///
     /// # Errors
@@ -143,6 +149,61 @@ impl Server {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by its name.
+    ///
+    /// # Errors
+    /// The process cannot be signalled.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let sent = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status()?;
+        anyhow::ensure!(sent.success(), "kill -s {name}: {sent}");
+        Ok(())
+    }
+
+    /// Waits until the process has ended by itself.
+    ///
+    /// # Errors
+    /// It does not end within that time.
+    pub async fn ended(&mut self, within: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("the server did not end within {within:?}:\n{}", self.log_tail());
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+    }
+
+    /// Memory that the process has resident, bytes.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn resident(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1024)
+    }
+
+    /// A plain GET over HTTP/1.1: the answer whole.
+    ///
+    /// # Errors
+    /// The server cannot be reached.
+    pub async fn get(&self, path: &str) -> Result<String> {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.how.port)).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
     }
 
     /// The end of what the server printed.

@@ -1,0 +1,100 @@
+//! SIGTERM under load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use eddy_proto::etcdserverpb::watch_request::RequestUnion;
+use eddy_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, watch_client::WatchClient};
+use futures::StreamExt;
+use tonic::Code;
+
+use crate::client::{Client, serve};
+
+const CONNECTIONS: usize = 8;
+const IN_FLIGHT: usize = 250;
+const WATCHES: usize = 200;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_under_load_is_quick_and_loses_nothing_that_was_acknowledged() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut server, client) = serve(dir.path()).await?;
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut writers = Vec::new();
+    for connection in 0..CONNECTIONS {
+        let client = Client::new(server.connect().await?);
+        for n in 0..IN_FLIGHT {
+            let (client, done) = (client.clone(), done.clone());
+            writers.push(tokio::spawn(async move {
+                let mut acknowledged = 0_u32;
+                loop {
+                    match client.put(&format!("{connection}.{n}"), &(acknowledged + 1).to_le_bytes()).await {
+                        Ok(_) => acknowledged += 1,
+                        Err(status) => return (format!("{connection}.{n}"), acknowledged, status),
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+    }
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES {
+        let create = WatchCreateRequest { key: "\0".into(), range_end: "\0".into(), ..Default::default() };
+        let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let asks = tokio_stream::iter([request]).chain(futures::stream::pending());
+        let mut stream = WatchClient::new(client.channel.clone()).watch(asks).await?.into_inner();
+        watches.push(tokio::spawn(async move { while let Ok(Some(_)) = stream.message().await {} }));
+    }
+    while done.load(Ordering::Relaxed) < CONNECTIONS * IN_FLIGHT * 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    server.signal("TERM")?;
+    let began = Instant::now();
+    let status = server.ended(Duration::from_secs(20)).await?;
+    let took = began.elapsed();
+    ensure!(status.success(), "{status}: {}", server.log_tail());
+    // The load's clients share the processors with it.
+    ensure!(took < Duration::from_secs(5), "stopping took {took:?}");
+    println!("{} acknowledged, stopped in {took:?}", done.load(Ordering::Relaxed));
+    for watch in watches {
+        tokio::time::timeout(Duration::from_secs(5), watch).await??;
+    }
+
+    server.restart().await?;
+    let client = Client::new(server.connect().await?);
+    for writer in writers {
+        let (key, acknowledged, status) = writer.await?;
+        // Where the connection went in order before it told, tonic itself says so, in several ways: then there is a source.
+        let went = status.code() == Code::Unavailable || std::error::Error::source(&status).is_some();
+        ensure!(went, "{key} ended with {status:?}");
+        let found = client.get(&key).await?.map(|value| u32::from_le_bytes(value.try_into().unwrap_or_default()));
+        let found = found.unwrap_or(0);
+        ensure!(found >= acknowledged, "{key}: {acknowledged} acknowledged, {found} there");
+        ensure!(found <= acknowledged + 1, "{key}: {acknowledged} acknowledged, {found} there: written twice");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (mut server, client) = serve(dir.path()).await?;
+    client.put("a", b"1").await?;
+    // A request that does not end: its body never does.
+    let _hang = crate::raw::open_request(server.address()).await?;
+    server.signal("TERM")?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !server.log_tail().contains("received signal") {
+        ensure!(Instant::now() < deadline, "no word of the first signal");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.signal("TERM")?;
+    let began = Instant::now();
+    server.ended(Duration::from_secs(10)).await?;
+    ensure!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+    server.restart().await?;
+    ensure!(Client::new(server.connect().await?).get("a").await?.as_deref() == Some(&b"1"[..]));
+    Ok(())
+}
