@@ -78,7 +78,7 @@ fn commit(index: &Index, revision: Revision, keys: &ChangedKeys) -> Commit {
     Commit { revision, events: events.collect() }
 }
 
-/// The event that tells watchers of a version.
+/// The event that tells watchers of a version; `prev` is what was visible at the revision before.
 pub fn event(key: &Key, prev: Option<&KeyVersion>, version: &KeyVersion) -> Event {
     let prev = prev.filter(|v| v.value.is_some()).map(|v| v.to_key_value(key));
     if version.value.is_some() {

@@ -91,11 +91,11 @@ impl Index {
         Some((key, versions.last()?))
     }
 
-    /// The version of that exact place in history, and the one before it in this index.
+    /// The version of that exact place in history, and the one that was visible at the revision before it.
     pub fn at(&self, key: &[u8], revision: Revision, sub: u32) -> Option<(Option<&KeyVersion>, &KeyVersion)> {
         let versions = self.keys.get(key)?;
         let place = versions.binary_search_by_key(&(revision, sub), |v| (v.revision, v.sub)).ok()?;
-        Some((place.checked_sub(1).and_then(|p| versions.get(p)), &versions[place]))
+        Some((newest_at(&versions[..place], revision.prev()), &versions[place]))
     }
 
     /// Keys of the range that have a value at that revision, in order.

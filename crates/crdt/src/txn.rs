@@ -140,10 +140,11 @@ impl<'a> Draft<'a> {
     /// Writes a client key.
     fn write(&mut self, key: &Key, value: Bytes, lease: Option<LeaseId>) {
         let local = key::is_replica_local(key);
-        let (key, before) = match self.state.index.newest(key) {
-            Some((key, before)) => (key.clone(), Some(before).filter(|v| v.value.is_some()).cloned()),
+        let (key, newest) = match self.state.index.newest(key) {
+            Some((key, newest)) => (key.clone(), Some(newest.clone())),
             None => (Bytes::copy_from_slice(key), None),
         };
+        let before = newest.as_ref().filter(|version| version.value.is_some());
         let mut version = KeyVersion {
             revision: self.revision,
             sub: self.keys.len() as u32,
@@ -154,18 +155,18 @@ impl<'a> Draft<'a> {
             incarnation: self.own,
             number: self.number,
         };
-        if let Some(before) = &before {
+        if let Some(before) = before {
             version.create_revision = before.create_revision;
             version.version = before.version + 1;
             version.incarnation = before.incarnation;
         }
         let digest = self.state.digest_of(local);
-        if let Some(KeyVersion { value: Some(old), version, lease, .. }) = &before {
+        if let Some(KeyVersion { value: Some(old), version, lease, .. }) = before {
             digest.remove(Keyspace::Client, &key, old, *version, *lease);
         }
         digest.add(Keyspace::Client, &key, &value, version.version, lease);
-        self.state.leases.reattach(&key, before.as_ref().and_then(|v| v.lease), lease);
-        self.record(&key, before, version, ChangeKind::Put { value, lease }, local);
+        self.state.leases.reattach(&key, before.and_then(|v| v.lease), lease);
+        self.record(&key, newest, version, ChangeKind::Put { value, lease }, local);
     }
 
     /// Deletes the client keys of a range; tells how many.
@@ -199,8 +200,13 @@ impl<'a> Draft<'a> {
         self.record(&key, Some(before), tombstone, kind, local);
     }
 
-    fn record(&mut self, key: &Key, before: Option<KeyVersion>, version: KeyVersion, kind: ChangeKind, local: bool) {
-        self.events.push(history::event(key, before.as_ref(), &version));
+    fn record(&mut self, key: &Key, newest: Option<KeyVersion>, version: KeyVersion, kind: ChangeKind, local: bool) {
+        // Where one transaction writes a key twice, both events tell what was there before the transaction.
+        let told = match &newest {
+            Some(newest) if newest.revision == self.revision => self.state.index.get(key, self.revision.prev()),
+            newest => newest.as_ref(),
+        };
+        self.events.push(history::event(key, told, &version));
         self.keys.push((version.sub, key.clone()));
         self.changes.push(Change {
             sub: version.sub,

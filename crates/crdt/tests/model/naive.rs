@@ -72,7 +72,8 @@ impl Naive {
             if version.revision < from || version.revision > to {
                 continue;
             }
-            let before = self.versions[..place].iter().rfind(|v| v.key == version.key);
+            // etcd looks up what was there at the revision before, not what the same transaction wrote.
+            let before = self.versions[..place].iter().rfind(|v| v.key == version.key && v.revision < version.revision);
             let deleted = KeyValue {
                 key: version.key.clone(),
                 value: Bytes::new(),
