@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use eddy_crdt::id::{Identity, LeaseId};
-use eddy_crdt::op::{Command, Refusal, Reply};
+use eddy_crdt::op::{AlarmKind, Command, Refusal, Reply};
 use eddy_proto::etcdserverpb::lease_server::Lease;
 use eddy_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
@@ -108,7 +108,14 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
-        let id = LeaseId::from_wire(request.into_inner().id).ok_or(status::refused(Refusal::LeaseNotFound))?;
+        let Some(id) = LeaseId::from_wire(request.into_inner().id) else {
+            let corrupt = self.node.alarms().iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
+            return Err(if corrupt {
+                status::node(NodeError::Corrupt)
+            } else {
+                status::refused(Refusal::LeaseNotFound)
+            });
+        };
         self.node.submit(Command::LeaseRevoke(id)).await.map_err(status::node)?;
         Ok(Response::new(LeaseRevokeResponse { header: Some(self.header()) }))
     }

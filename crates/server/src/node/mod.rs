@@ -171,6 +171,9 @@ pub enum NodeState {
     },
 }
 
+/// What a store is said to take at least, bytes: about its head. `etcdctl endpoint status` divides by the size.
+const SIZE_MIN: u64 = 4096;
+
 /// What Status tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
@@ -575,8 +578,8 @@ impl Handle {
             revision: shared.durable_revision(),
             compacted: replica.compacted(),
             next_number: *shared.durable_number.borrow(),
-            size_allocated: size(&shared.limits.size_allocated),
-            size_in_use: size(&shared.limits.size_in_use),
+            size_allocated: size(&shared.limits.size_allocated).max(SIZE_MIN),
+            size_in_use: size(&shared.limits.size_in_use).max(SIZE_MIN),
             size_on_disk: size(&shared.limits.size_on_disk),
             quota: shared.quota,
             keys: replica.live_keys(),

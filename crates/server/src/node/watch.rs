@@ -229,11 +229,14 @@ impl WatchStream {
         true
     }
 
-    /// Asks for a progress item for all watchers. It comes once each has been told everything up to now; a watcher
-    /// that starts in the future holds it back until its start is reached. Without watchers there is none.
+    /// Asks for a progress item for all watchers. It comes once each has been told everything up to now. As in etcd
+    /// there is none without watchers, while one starts in the future, or before one that lost its history to a
+    /// compaction is cancelled.
     pub fn request_progress(&mut self) {
         if self.progress.len() < PROGRESS_REQUESTS_MAX {
             self.progress.push_back(self.node.durable_revision());
+            // At once where it can be, so that it speaks of the moment of the request.
+            self.answer_progress();
         }
     }
 
@@ -455,18 +458,16 @@ impl WatchStream {
     /// Answers progress requests if everything has been said; otherwise sees to being woken. True when it has put
     /// something into `out`, or there is something to do first.
     fn answer_progress(&mut self) -> bool {
-        let Some(mut wanted) = self.progress.front().copied() else { return false };
+        let Some(wanted) = self.progress.front().copied() else { return false };
         let mut hub = self.node.hub.lock();
         let inner = self.mailbox.lock();
         if !inner.queue.is_empty() || inner.lagging > 0 {
             return true;
         }
-        let mut any = false;
-        for watcher in inner.watchers.iter().flatten().filter(|w| w.standing == Standing::Live) {
-            any = true;
-            wanted = wanted.max(watcher.start);
-        }
-        if !any {
+        let known = wanted.max(hub.published);
+        let speaks = |watcher: &Watcher| watcher.standing == Standing::Live && watcher.start <= known;
+        let mut watchers = inner.watchers.iter().flatten().peekable();
+        if watchers.peek().is_none() || !watchers.all(speaks) {
             self.progress.clear();
             return false;
         }

@@ -3,7 +3,8 @@
 //! `cargo test -p eddy-server --features peers --test differential`. Environment:
 //! `EDDY_BIN` (default: the eddy of this build), `EDDY_PEERS` (folder that `tools/peers/build` filled), `EDDY_DIFF_REQUESTS`
 //! (default 100000), `EDDY_DIFF_SEED` (default 1), `EDDY_DIFF_PAIRS` (pairs of servers at a time), `EDDY_DIFF_FAILURES`
-//! (how many failures are shrunk before it stops), `EDDY_DIFF_ONLY=FILE` (replays one sequence and nothing else).
+//! (how many failures are shrunk before it stops), `EDDY_DIFF_RESTARTED` (requests around restarts, default 2000),
+//! `EDDY_DIFF_ONLY=FILE` (replays one sequence and nothing else).
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -17,6 +18,7 @@ mod session;
 mod shrink;
 mod streams;
 mod tally;
+mod ties;
 
 use std::{
     env,
@@ -37,9 +39,15 @@ use tally::Tally;
 const DEFAULT_REQUESTS: u64 = 100_000;
 /// Requests of the run in which both servers flush their writes to disk.
 const DURABLE_REQUESTS: u64 = 3_000;
-/// One sequence of so many is about watches.
-const WATCH_EVERY: u64 = 4;
-const UNSAFE: &[&str] = &["--unsafe-no-fsync"];
+/// Requests of the run in which both servers are stopped and started again in the middle of sequences.
+const RESTARTED_REQUESTS: u64 = 2_000;
+/// Both servers say that they are here, so that they have the same ids; nobody connects to it.
+const ADVERTISED: &[&str] = &[
+    "--advertise-client-urls=http://127.0.0.1:2379",
+    "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+    "--initial-cluster=default=http://127.0.0.1:2380",
+];
+const UNSAFE: &str = "--unsafe-no-fsync";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -61,16 +69,20 @@ async fn run() -> Result<bool> {
     }
     let tally = Tally::default();
     check_that_differences_are_found(&binaries).await?;
-    replay_regressions(&binaries, &tally).await?;
+    // Some of them kill the servers: only what was flushed may be missed then.
+    replay_regressions(&Binaries { flags: ADVERTISED.to_vec(), ..binaries.clone() }, &tally).await?;
     let requests = number("EDDY_DIFF_REQUESTS", DEFAULT_REQUESTS)?;
     let pairs = number("EDDY_DIFF_PAIRS", std::thread::available_parallelism().map_or(2, |n| n.get() as u64 * 2))?;
     let seed = number("EDDY_DIFF_SEED", 1)?;
     let bulk = Bulk { tally: &tally, next: AtomicU64::new(seed), limit: number("EDDY_DIFF_FAILURES", 3)? };
     let start = Instant::now();
-    bulk.run(&binaries, pairs, requests).await?;
+    bulk.run(&binaries, pairs, requests, None).await?;
     println!("random sequences: {} requests in {:.0?}", tally.requests(), start.elapsed());
-    let durable = Binaries { flags: Vec::new(), scratch: env::temp_dir(), ..binaries };
-    bulk.run(&durable, 1, tally.requests() + DURABLE_REQUESTS).await?;
+    let durable = Binaries { flags: ADVERTISED.to_vec(), scratch: env::temp_dir(), ..binaries };
+    bulk.run(&durable, 1, tally.requests() + DURABLE_REQUESTS, None).await?;
+    let restarted = number("EDDY_DIFF_RESTARTED", RESTARTED_REQUESTS)?;
+    bulk.run(&durable, 1, tally.requests() + restarted, Some(Shape::Restarts)).await?;
+    println!("with durable writes and with restarts: {} requests in {:.0?}", tally.requests(), start.elapsed());
     Ok(tally.report())
 }
 
@@ -90,7 +102,7 @@ fn binaries() -> Result<Binaries> {
     // Both servers skip fsync in the bulk of the run; memory is a good place for their files.
     let memory = Path::new("/dev/shm");
     let scratch = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
-    Ok(Binaries { reference, subject, flags: UNSAFE.to_vec(), scratch })
+    Ok(Binaries { reference, subject, flags: [ADVERTISED, &[UNSAFE]].concat(), scratch })
 }
 
 /// A comparison that finds nothing proves nothing: with a falsified subject, here a second etcd, it must find the step
@@ -155,7 +167,8 @@ async fn replay_regressions(binaries: &Binaries, tally: &Tally) -> Result<()> {
 
 async fn replay_one(binaries: &Binaries, file: &Path) -> Result<bool> {
     let ops = op::parse(&std::fs::read_to_string(file)?)?;
-    let difference = Pair::start(binaries).await?.run(&ops).await;
+    let binaries = Binaries { flags: ADVERTISED.to_vec(), ..binaries.clone() };
+    let difference = Pair::start(&binaries).await?.run(&ops).await;
     match &difference {
         Some(difference) => print_difference(&file.display().to_string(), &ops, difference),
         None => println!("no difference"),
@@ -182,16 +195,16 @@ struct Bulk<'a> {
 }
 
 impl Bulk<'_> {
-    async fn run(&self, binaries: &Binaries, pairs: u64, requests: u64) -> Result<()> {
-        let workers = (0..pairs).map(|_| self.worker(binaries, requests));
+    async fn run(&self, binaries: &Binaries, pairs: u64, requests: u64, shape: Option<Shape>) -> Result<()> {
+        let workers = (0..pairs).map(|_| self.worker(binaries, requests, shape));
         futures::future::try_join_all(workers).await.map(drop)
     }
 
-    async fn worker(&self, binaries: &Binaries, requests: u64) -> Result<()> {
+    async fn worker(&self, binaries: &Binaries, requests: u64, shape: Option<Shape>) -> Result<()> {
         let mut pair = Pair::start(binaries).await?;
         while self.tally.requests() < requests && self.tally.failed() < self.limit {
             let seed = self.next.fetch_add(1, Ordering::Relaxed);
-            let shape = if seed.is_multiple_of(WATCH_EVERY) { Shape::Watch } else { Shape::Store };
+            let shape = shape.unwrap_or_else(|| Shape::of(seed));
             let ops = generate::sequence(seed, shape);
             pair.reset().await?;
             let difference = pair.run(&ops).await;

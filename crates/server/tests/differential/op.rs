@@ -263,6 +263,10 @@ pub enum Op {
     Alarm(Alarm),
     AuthStatus,
     Defragment,
+    /// Stops both servers, by SIGKILL or SIGTERM, and starts them again.
+    Restart {
+        kill: bool,
+    },
     /// A unary call of a method that does not exist.
     Unknown(String),
 }

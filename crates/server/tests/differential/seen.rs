@@ -1,4 +1,4 @@
-//! What a server answered to one step, freed of what may differ between two servers: ids, terms, addresses, times.
+//! What a server answered to one step, freed of what may differ between two servers: raft's numbers, sizes, times.
 
 use eddy_proto::etcdserverpb::*;
 use tonic::Code;
@@ -8,15 +8,14 @@ use crate::streams::Snapshot;
 /// Remaining lease times may differ by this many seconds.
 const TTL_TOLERANCE: i64 = 2;
 
-/// One member: name, learner, whether it is the answering one, peer and client URLs without ports.
-pub type MemberSeen = (String, bool, bool, Vec<String>, Vec<String>);
-
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
     Error(Code, String),
     /// The server did not answer in time.
     NoAnswer,
     Done,
+    /// The server did not stop, or did not start again.
+    NoStart(String),
     Range(RangeResponse),
     /// The chunks as one, and how many of them had a header.
     RangeStream {
@@ -39,13 +38,13 @@ pub enum Seen {
     /// The answer without its remaining time, and that.
     TimeToLive(LeaseTimeToLiveResponse, i64),
     Leases(LeaseLeasesResponse),
-    Members(Option<ResponseHeader>, Vec<MemberSeen>),
+    Members(MemberListResponse),
     Status {
         header: Option<ResponseHeader>,
         version: String,
         storage_version: String,
         quota: i64,
-        leads: bool,
+        leader: u64,
         learner: bool,
         errors: Vec<String>,
         sizes: bool,
@@ -70,14 +69,7 @@ impl Seen {
     }
 }
 
-/// Takes the ids and the raft term out of a header. That they are set at all is compared.
+/// Takes the raft term out of a header. That it is set at all is compared.
 pub fn normal_header(header: &mut ResponseHeader) {
-    header.cluster_id = u64::from(header.cluster_id != 0);
-    header.member_id = u64::from(header.member_id != 0);
     header.raft_term = u64::from(header.raft_term != 0);
-}
-
-/// A message without the numbers in it, for texts that name a member.
-pub fn without_numbers(text: &str) -> String {
-    text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }

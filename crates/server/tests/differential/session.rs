@@ -3,7 +3,7 @@
 mod services;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,7 @@ use crate::{
     requests::Names,
     seen::{Seen, normal_header},
     streams::Stream,
+    ties,
 };
 
 /// No answer within this time is itself a difference.
@@ -36,6 +37,8 @@ pub struct Session {
     /// The revision of the last answer.
     now: i64,
     compacted: i64,
+    /// The revisions of all compactions of this process.
+    compactions: BTreeSet<i64>,
     pub streams: BTreeMap<u8, Stream>,
 }
 
@@ -49,8 +52,31 @@ impl Session {
             granted: Vec::new(),
             now: 0,
             compacted: 0,
+            compactions: BTreeSet::new(),
             streams: BTreeMap::new(),
         }
+    }
+
+    /// Begins another sequence on the same process.
+    pub fn renewed(&mut self, channel: Channel) -> Session {
+        let mut next = Session::new(channel);
+        next.compactions = std::mem::take(&mut self.compactions);
+        next
+    }
+
+    /// Goes on after the server was stopped, or `killed`, and started again: its watchers are gone.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn resume(self, channel: Channel, killed: bool) -> Result<Session> {
+        let mut next = Session::new(channel);
+        (next.granted, next.now, next.compacted) = (self.granted, self.now, self.compacted);
+        if killed {
+            // What etcd had not committed to its store it does again from its log, compactions included.
+            next.compactions = self.compactions;
+        }
+        next.storage_version_known().await?;
+        Ok(next)
     }
 
     /// Empties the server: no keys, leases, alarms, watchers or history.
@@ -96,6 +122,7 @@ impl Session {
         if self.compacted < revision {
             self.kv.compact(CompactionRequest { revision, physical: true }).await?;
             self.compacted = revision;
+            self.compactions.insert(revision);
         }
         Ok(())
     }
@@ -171,7 +198,7 @@ impl Session {
                 self.streams.remove(stream);
                 return Seen::Done;
             }
-            Op::Settle => return Seen::Done,
+            Op::Settle | Op::Restart { .. } => return Seen::Done,
             Op::Grant(g) => self.grant(g).await,
             Op::Revoke(lease) => self.revoke(*lease).await,
             Op::KeepAlive(lease) => self.keep_alive(*lease).await,
@@ -201,6 +228,7 @@ impl Session {
         let mut answer = self.kv.range(self.names().range(r)).await?.into_inner();
         self.learn(&mut answer.header);
         answer.kvs.iter_mut().for_each(|kv| self.symbol_in(kv));
+        ties::settle(r, &mut answer);
         Ok(Seen::Range(answer))
     }
 
@@ -221,6 +249,7 @@ impl Session {
         }
         self.learn(&mut whole.header);
         whole.kvs.iter_mut().for_each(|kv| self.symbol_in(kv));
+        ties::settle(r, &mut whole);
         Ok(Seen::RangeStream { whole, headers: headers.len() })
     }
 
@@ -242,6 +271,7 @@ impl Session {
         let mut answer = self.kv.txn(self.names().txn(t)).await?.into_inner();
         self.learn(&mut answer.header);
         self.normal_txn(&mut answer);
+        ties::settle_txn(t, &mut answer);
         Ok(Seen::Txn(answer))
     }
 
@@ -271,6 +301,7 @@ impl Session {
         let revision = self.revision(c.revision);
         let mut answer = self.kv.compact(CompactionRequest { revision, physical: c.physical }).await?.into_inner();
         self.compacted = revision;
+        self.compactions.insert(revision);
         self.learn(&mut answer.header);
         Ok(Seen::Compact(answer))
     }

@@ -206,6 +206,30 @@ impl Server {
         Ok(answer)
     }
 
+    /// Whether the process ends by itself within this time.
+    ///
+    /// # Errors
+    /// The process cannot be looked at.
+    pub async fn ends_within(&mut self, time: Duration) -> Result<bool> {
+        let deadline = Instant::now() + time;
+        while Instant::now() < deadline {
+            if self.child.try_wait()?.is_some() {
+                return Ok(true);
+            }
+            tokio::time::sleep(RETRY_EVERY).await;
+        }
+        Ok(false)
+    }
+
+    /// SIGTERM, and waits until the process is gone.
+    ///
+    /// # Errors
+    /// The process cannot be signalled, or does not end.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.signal("TERM")?;
+        self.ended(READY_WITHIN).await.map(|_| ())
+    }
+
     /// The end of what the server printed.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read(&self.how.log).unwrap_or_default();
@@ -221,16 +245,24 @@ impl Drop for Server {
 }
 
 impl How {
+    fn has(&self, flag: &str) -> bool {
+        self.flags.iter().any(|f| f.strip_prefix(flag).is_some_and(|rest| rest.starts_with('=')))
+    }
+
     fn run(&self) -> Result<Child> {
         let client_url = format!("http://127.0.0.1:{}", self.port);
         let peer_url = format!("http://127.0.0.1:{}", self.peer_port);
         let output = File::options().create(true).append(true).open(&self.log)?;
+        let advertised = [
+            ("--advertise-client-urls", client_url.clone()),
+            ("--initial-advertise-peer-urls", peer_url.clone()),
+            ("--initial-cluster", format!("default={peer_url}")),
+        ];
         Command::new(&self.binary)
             .args(["--name", "default", "--data-dir"])
             .arg(&self.data_dir)
-            .args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url])
-            .args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url])
-            .args(["--initial-cluster", &format!("default={peer_url}")])
+            .args(["--listen-client-urls", &client_url, "--listen-peer-urls", &peer_url])
+            .args(advertised.iter().filter(|(flag, _)| !self.has(flag)).flat_map(|(flag, url)| [*flag, url]))
             .args(&self.flags)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
