@@ -33,18 +33,15 @@ impl Shape {
 /// Limits of etcd's defaults that sequences step over now and then.
 const MAX_TXN_OPS: usize = 128;
 const MAX_REQUEST_BYTES: usize = 1_572_864;
+/// Numbers that overflow when something is added to them or taken from them.
 const HUGE: [i64; 4] = [i64::MAX, i64::MIN, i64::MAX - 1, 1 << 40];
 const MAX_TTL: i64 = 9_000_000_000;
 
 /// The sequence that `seed` stands for.
 pub fn sequence(seed: u64, shape: Shape) -> Vec<Op> {
-    let mut g = Generator {
-        rng: SmallRng::seed_from_u64(seed),
-        granted: 0,
-        alarm: false,
-        next: None,
-        server_ids: seed % 2 == 0,
-    };
+    let mut g =
+        Generator { rng: SmallRng::seed_from_u64(seed), granted: 0, alarm: false, next: None, server_ids: false };
+    g.server_ids = g.one_in(2);
     if shape == Shape::Expiry {
         return g.expiry();
     }
@@ -444,7 +441,7 @@ impl Generator {
             45..50 => Op::RangeStream(self.range()),
             50..60 => Op::Delete(self.delete()),
             60 => Op::Txn(self.txn(8)),
-            60..80 => Op::Txn(self.txn(2)),
+            61..80 => Op::Txn(self.txn(2)),
             80 if self.one_in(4) => Op::Txn(self.wide_txn()),
             80..85 => self.compact(),
             85..95 => self.lease_op(),

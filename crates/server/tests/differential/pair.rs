@@ -21,6 +21,8 @@ use crate::{
 
 /// Watchers that still differ after this time differ for good.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(4);
+/// How long an orderly stop may take.
+const STOPPED_WITHIN: Duration = Duration::from_secs(30);
 /// How long a crash takes from the broken connection to the end of the process.
 const CRASHED_WITHIN: Duration = Duration::from_secs(1);
 /// Compactions of the few keys of a sequence are through by then.
@@ -80,7 +82,8 @@ impl Side {
         if kill {
             self.server.kill()?;
         } else {
-            self.server.stop().await?;
+            self.server.signal("TERM")?;
+            self.server.ended(STOPPED_WITHIN).await?;
         }
         self.server.restart().await?;
         let session = std::mem::replace(&mut self.session, Session::new(self.server.connect().await?));
@@ -189,7 +192,7 @@ impl Pair {
     /// puts it with ignore_value or ignore_lease is checked before it is applied, and fails only then.)
     async fn reference_crashed(&mut self, seen: &Seen) -> bool {
         let gone = matches!(seen, Seen::Error(Code::Unknown | Code::Unavailable | Code::Cancelled, _));
-        gone && self.reference.server.ends_within(CRASHED_WITHIN).await.unwrap_or(false)
+        gone && self.reference.server.ended(CRASHED_WITHIN).await.is_ok()
     }
 
     /// etcd's hash of a store without keys depends on whether its last compaction is through.

@@ -206,30 +206,6 @@ impl Server {
         Ok(answer)
     }
 
-    /// Whether the process ends by itself within this time.
-    ///
-    /// # Errors
-    /// The process cannot be looked at.
-    pub async fn ends_within(&mut self, time: Duration) -> Result<bool> {
-        let deadline = Instant::now() + time;
-        while Instant::now() < deadline {
-            if self.child.try_wait()?.is_some() {
-                return Ok(true);
-            }
-            tokio::time::sleep(RETRY_EVERY).await;
-        }
-        Ok(false)
-    }
-
-    /// SIGTERM, and waits until the process is gone.
-    ///
-    /// # Errors
-    /// The process cannot be signalled, or does not end.
-    pub async fn stop(&mut self) -> Result<()> {
-        self.signal("TERM")?;
-        self.ended(READY_WITHIN).await.map(|_| ())
-    }
-
     /// The end of what the server printed.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read(&self.how.log).unwrap_or_default();
