@@ -9,6 +9,7 @@
 //! - [`op`], [`event`]: what clients ask, and what they are told; [`tally`]: how much was done, for metrics;
 //! - [`entry`]: the unit of replication, and the record of it that is journaled, with their codec;
 //! - [`index`]: every key with its versions; [`history`]: which keys changed at which revision;
+//! - [`window`]: a key's unsettled versions; [`merge`]: what concurrent ones mean together;
 //! - [`system`]: leases and alarms as keys; [`lease`]: who lives how long; [`digest`]: hashes of the state;
 //! - [`read`]: ranges and compares; [`txn`]: a transaction in progress;
 //! - [`replica`]: the machine; [`restore`]: the machine from its records.
@@ -22,6 +23,7 @@ pub mod id;
 pub mod index;
 pub mod key;
 pub mod lease;
+pub mod merge;
 pub mod op;
 pub mod read;
 pub mod replica;
@@ -31,3 +33,4 @@ pub mod system;
 pub mod tally;
 pub mod txn;
 pub mod vector;
+pub mod window;

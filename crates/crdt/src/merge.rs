@@ -1,0 +1,243 @@
+//! What concurrent versions of a key mean together: a pure function of a base and the versions on top of it.
+//!
+//! The rules are applied to all heads at once, never pairwise, so no order of arrival can show:
+//! 1. heads of dead incarnations are dropped: a delete kills every incarnation it saw, an expiry none that was put
+//!    concurrently;
+//! 2. of several live incarnations the one created first stays under the Kubernetes prefix, elsewhere the one created
+//!    last;
+//! 3. one head left is the outcome; Kubernetes objects are merged field by field; else the last writer wins.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use crate::entry::ChangeKind;
+use crate::id::Dot;
+use crate::index::Incarnation;
+use crate::key::Keyspace;
+use crate::system;
+use crate::window::{self, Live, Version};
+
+/// Everything a merge consults; the same on all members.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// The number that names the rules, lists of keyed fields and the code.
+    pub number: u32,
+    /// The keys under which Kubernetes objects lie.
+    pub prefix: Bytes,
+    /// Integers that are added up instead of overwritten.
+    pub counters: Vec<CounterRule>,
+}
+
+/// An integer field of a Kubernetes kind that is a counter: concurrent changes of it add up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CounterRule {
+    /// The object's `apiVersion`.
+    pub api_version: String,
+    /// The object's `kind`.
+    pub kind: String,
+    /// The field, as in `.spec.replicas`.
+    pub path: String,
+    /// A sum below this is raised to it.
+    pub minimum: Option<i64>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { number: 1, prefix: Bytes::from_static(b"/registry/"), counters: vec![] }
+    }
+}
+
+impl Rules {
+    /// Whether Kubernetes objects may lie at that key.
+    pub fn is_kubernetes(&self, keyspace: Keyspace, key: &[u8]) -> bool {
+        keyspace == Keyspace::Client && key.starts_with(&self.prefix)
+    }
+}
+
+/// What a key is, and how that was decided.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// What the key holds; `None` when it is not there.
+    pub live: Option<Live>,
+    /// The rule that decided between concurrent versions; `None` when there were none.
+    pub rule: Option<Rule>,
+    /// What of the concurrent versions is not in the outcome.
+    pub given_up: Vec<GivenUp>,
+    /// Whether the versions disagreed about something that names a life of the object beside its incarnation (the node
+    /// of a pod). See [`replaces`].
+    pub replaced: bool,
+}
+
+impl Outcome {
+    /// The outcome where nothing was concurrent.
+    pub fn fast_forward(live: Option<Live>) -> Self {
+        Self { live, rule: None, given_up: vec![], replaced: false }
+    }
+}
+
+/// Which rule decided between concurrent versions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    /// A delete took the incarnations it saw with it.
+    DeletedIncarnation,
+    /// A put outlived a delete that did not see its incarnation, or an expiry that was concurrent with it.
+    OutlivedDelete,
+    /// Of several incarnations the one created first.
+    CreatedFirst,
+    /// Of several incarnations the one created last.
+    CreatedLast,
+    /// Kubernetes objects merged field by field.
+    FieldMerge,
+    /// The last writer.
+    LastWriter,
+    /// Of several grants of one lease the longest.
+    LongestLease,
+}
+
+/// Something that a concurrent version wanted and did not get.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GivenUp {
+    /// The version.
+    pub dot: Dot,
+    /// What of it, for people: "its whole value", or field paths.
+    pub what: String,
+}
+
+impl GivenUp {
+    fn whole(version: &Version) -> Self {
+        let what = match version.kind {
+            ChangeKind::Put { .. } => "its whole value",
+            ChangeKind::Delete => "its delete",
+            ChangeKind::Expire => "its expiry",
+        };
+        Self { dot: version.dot, what: what.to_owned() }
+    }
+}
+
+/// Whether a replica that showed `before` must show `after` as a delete and then a create: another life of the key, or
+/// another node of a pod (a scheduler exits when it sees a bound pod move).
+pub fn replaces(_rules: &Rules, _keyspace: Keyspace, _key: &[u8], before: &Live, after: &Live) -> bool {
+    before.incarnation != after.incarnation
+}
+
+/// The life that a put belongs to, as its origin computes it: `own` (named by the entry that it is in) when the key is
+/// not there or the put changes a Kubernetes object's `metadata.uid`, else the present one.
+pub fn incarnation_of_put(
+    _rules: &Rules,
+    _keyspace: Keyspace,
+    _key: &[u8],
+    before: Option<&Live>,
+    _value: &[u8],
+    own: Incarnation,
+) -> Incarnation {
+    before.map_or(own, |before| before.incarnation)
+}
+
+/// Merges concurrent versions onto the value that all of them descend from. The versions are one segment of a window,
+/// ancestors before descendants.
+pub(crate) fn merge(
+    _base: Option<&Live>,
+    versions: &[Version],
+    rules: &Rules,
+    keyspace: Keyspace,
+    key: &[u8],
+) -> Outcome {
+    let heads: Vec<&Version> = window::heads(versions).collect();
+    let dead = dead(_base, versions);
+    let mut given_up = vec![];
+    let mut live = vec![];
+    let mut killed = false;
+    for &head in &heads {
+        match head.kind {
+            ChangeKind::Put { .. } if dead.contains(&head.incarnation) => {
+                killed = true;
+                given_up.push(GivenUp::whole(head));
+            }
+            ChangeKind::Put { .. } => live.push(head),
+            ChangeKind::Delete | ChangeKind::Expire => {}
+        }
+    }
+    if live.is_empty() {
+        return Outcome { live: None, rule: Some(Rule::DeletedIncarnation), given_up, replaced: false };
+    }
+    // An expiry that a put revived was given up; a delete did what it was to do.
+    given_up.extend(heads.iter().filter(|head| head.kind == ChangeKind::Expire).map(|head| GivenUp::whole(head)));
+    let rule = if killed { Rule::DeletedIncarnation } else { Rule::OutlivedDelete };
+    if keyspace == Keyspace::System {
+        return system_outcome(key, &live, rule, given_up);
+    }
+    let incarnations: BTreeSet<Incarnation> = live.iter().map(|head| head.incarnation).collect();
+    let kubernetes = rules.is_kubernetes(keyspace, key);
+    let (Some(&first), Some(&last)) = (incarnations.first(), incarnations.last()) else {
+        return Outcome { live: None, rule: Some(rule), given_up, replaced: false };
+    };
+    let (stays, rule) = match incarnations.len() {
+        1 => (first, rule),
+        _ if kubernetes => (first, Rule::CreatedFirst),
+        _ => (last, Rule::CreatedLast),
+    };
+    live.retain(|head| {
+        let stays = head.incarnation == stays;
+        if !stays {
+            given_up.push(GivenUp::whole(head));
+        }
+        stays
+    });
+    if let [head] = live[..] {
+        return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
+    }
+    last_writer(&live, |_| 0, Rule::LastWriter, given_up)
+}
+
+/// The incarnations that a delete among these versions saw.
+fn dead(base: Option<&Live>, versions: &[Version]) -> BTreeSet<Incarnation> {
+    let mut dead = BTreeSet::new();
+    // A delete saw all that the deletes below it saw: the topmost are enough.
+    let mut topmost: Vec<&Version> = vec![];
+    for delete in versions.iter().rev().filter(|v| v.kind == ChangeKind::Delete) {
+        if topmost.iter().any(|above| above.descends_from(delete.dot)) {
+            continue;
+        }
+        topmost.push(delete);
+        dead.insert(delete.incarnation);
+        dead.extend(base.map(|base| base.incarnation));
+        dead.extend(versions.iter().filter(|v| delete.descends_from(v.dot)).map(|v| v.incarnation));
+    }
+    dead
+}
+
+/// In the system keyspace the last writer wins, whatever the incarnation; of one lease granted twice the longest stays.
+fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<GivenUp>) -> Outcome {
+    if let [head] = live[..] {
+        return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
+    }
+    match system::SystemKey::decode(key) {
+        Some(system::SystemKey::Lease(_)) => {
+            let ttl = |value: &Bytes| system::lease_ttl(value).unwrap_or(0);
+            last_writer(live, ttl, Rule::LongestLease, given_up)
+        }
+        _ => last_writer(live, |_| 0, Rule::LastWriter, given_up),
+    }
+}
+
+/// Several heads, of which one stays: the one of the highest weight, then the last written.
+fn last_writer(live: &[&Version], weight: impl Fn(&Bytes) -> i64, rule: Rule, mut given_up: Vec<GivenUp>) -> Outcome {
+    let weigh = |head: &Version| match &head.kind {
+        ChangeKind::Put { value, .. } => (weight(value), head.order()),
+        ChangeKind::Delete | ChangeKind::Expire => (i64::MIN, head.order()),
+    };
+    let Some(winner) = live.iter().max_by_key(|head| weigh(head)) else {
+        return Outcome { live: None, rule: Some(rule), given_up, replaced: false };
+    };
+    given_up.extend(live.iter().filter(|head| head.dot != winner.dot).map(|head| GivenUp::whole(head)));
+    let value = winner.live().map(|won| joined(live, won.value, won.incarnation));
+    Outcome { live: value, rule: Some(rule), given_up, replaced: false }
+}
+
+/// A value of several heads: one version above all of them, with the lease of the last writer.
+fn joined(live: &[&Version], value: Bytes, incarnation: Incarnation) -> Live {
+    let version = live.iter().map(|head| head.version).max().unwrap_or(0).saturating_add(1);
+    let last = live.iter().max_by_key(|head| head.order()).and_then(|head| head.live());
+    Live { value, lease: last.and_then(|live| live.lease), version, incarnation }
+}
