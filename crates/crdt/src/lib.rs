@@ -10,6 +10,7 @@
 //! - [`entry`]: the unit of replication, and the record of it that is journaled, with their codec;
 //! - [`index`]: every key with its versions; [`history`]: which keys changed at which revision;
 //! - [`window`]: a key's unsettled versions; [`merge`]: what concurrent ones mean together;
+//!   [`object`]: the fields of Kubernetes objects;
 //! - [`system`]: leases and alarms as keys; [`lease`]: who lives how long; [`digest`]: hashes of the state;
 //! - [`read`]: ranges and compares; [`txn`]: a transaction in progress;
 //! - [`replica`]: the machine; [`restore`]: the machine from its records.
@@ -18,12 +19,14 @@ pub mod clock;
 pub mod digest;
 pub mod entry;
 pub mod event;
+mod graph;
 pub mod history;
 pub mod id;
 pub mod index;
 pub mod key;
 pub mod lease;
 pub mod merge;
+pub mod object;
 pub mod op;
 pub mod read;
 pub mod replica;

@@ -12,9 +12,11 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use crate::entry::ChangeKind;
+use crate::graph::{self, Graph};
 use crate::id::Dot;
 use crate::index::Incarnation;
 use crate::key::Keyspace;
+use crate::object::{Object, replay};
 use crate::system;
 use crate::window::{self, Live, Version};
 
@@ -96,7 +98,7 @@ pub enum Rule {
 }
 
 /// Something that a concurrent version wanted and did not get.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct GivenUp {
     /// The version.
     pub dot: Dot,
@@ -117,34 +119,65 @@ impl GivenUp {
 
 /// Whether a replica that showed `before` must show `after` as a delete and then a create: another life of the key, or
 /// another node of a pod (a scheduler exits when it sees a bound pod move).
-pub fn replaces(_rules: &Rules, _keyspace: Keyspace, _key: &[u8], before: &Live, after: &Live) -> bool {
-    before.incarnation != after.incarnation
+pub fn replaces(rules: &Rules, keyspace: Keyspace, key: &[u8], before: &Live, after: &Live) -> bool {
+    if before.incarnation != after.incarnation {
+        return true;
+    }
+    if !rules.is_kubernetes(keyspace, key) || before.value == after.value {
+        return false;
+    }
+    // Reading an object costs more than applying it: only pods have a node, and few values mention one.
+    if !(mentions(&before.value, b"\"nodeName\"") && mentions(&after.value, b"\"nodeName\"")) {
+        return false;
+    }
+    match (Object::parse(&before.value), Object::parse(&after.value)) {
+        (Some(before), Some(after)) => before.node().zip(after.node()).is_some_and(|(before, after)| before != after),
+        _ => false,
+    }
+}
+
+fn mentions(value: &[u8], text: &[u8]) -> bool {
+    value.windows(text.len()).any(|part| part == text)
 }
 
 /// The life that a put belongs to, as its origin computes it: `own` (named by the entry that it is in) when the key is
 /// not there or the put changes a Kubernetes object's `metadata.uid`, else the present one.
 pub fn incarnation_of_put(
-    _rules: &Rules,
-    _keyspace: Keyspace,
-    _key: &[u8],
+    rules: &Rules,
+    keyspace: Keyspace,
+    key: &[u8],
     before: Option<&Live>,
-    _value: &[u8],
+    value: &[u8],
     own: Incarnation,
 ) -> Incarnation {
-    before.map_or(own, |before| before.incarnation)
+    let Some(live) = before else { return own };
+    if !rules.is_kubernetes(keyspace, key) || live.value == value {
+        return live.incarnation;
+    }
+    match (Object::parse(&live.value), Object::parse(value)) {
+        (Some(old), Some(new)) if old.uid() != new.uid() => own,
+        _ => live.incarnation,
+    }
 }
 
 /// Merges concurrent versions onto the value that all of them descend from. The versions are one segment of a window,
 /// ancestors before descendants.
 pub(crate) fn merge(
-    _base: Option<&Live>,
+    base: Option<&Live>,
     versions: &[Version],
     rules: &Rules,
     keyspace: Keyspace,
     key: &[u8],
 ) -> Outcome {
+    let mut outcome = decide(base, versions, rules, keyspace, key);
+    // The versions are in the order in which they arrived, which must not show.
+    outcome.given_up.sort_unstable();
+    outcome
+}
+
+fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
     let heads: Vec<&Version> = window::heads(versions).collect();
-    let dead = dead(_base, versions);
+    let dead = dead(base, versions);
     let mut given_up = vec![];
     let mut live = vec![];
     let mut killed = false;
@@ -187,7 +220,41 @@ pub(crate) fn merge(
     if let [head] = live[..] {
         return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
     }
+    if kubernetes && let Some(merged) = fields(base, versions, &live, rules) {
+        given_up.extend(merged.given_up);
+        let value = Some(joined(&live, merged.value, stays));
+        return Outcome { live: value, rule: Some(Rule::FieldMerge), given_up, replaced: merged.replaced };
+    }
     last_writer(&live, |_| 0, Rule::LastWriter, given_up)
+}
+
+/// The heads, all of one incarnation, merged field by field; `None` when they are not all objects of one kind.
+fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: &Rules) -> Option<replay::Merged> {
+    let object = |version: &Version| match &version.kind {
+        ChangeKind::Put { value, .. } => Object::parse(value),
+        ChangeKind::Delete | ChangeKind::Expire => None,
+    };
+    let (first, others) = heads.split_first()?;
+    let (incarnation, first) = (first.incarnation, object(first)?);
+    if !others.iter().all(|head| object(head).is_some_and(|head| head.is_like(&first))) {
+        return None;
+    }
+    let ancestry: Vec<&Version> =
+        versions.iter().filter(|v| heads.iter().any(|head| head.dot == v.dot || head.descends_from(v.dot))).collect();
+    let graph = Graph::of(&ancestry);
+    // A run counts as its last version, so that leaving its middle out changes nothing. What is not of this life of the
+    // object, or not readable, is no version of its fields.
+    let middles = graph::middles(&graph, &ancestry, base, true);
+    let replayed: Vec<(&Version, Object)> = ancestry
+        .iter()
+        .zip(middles)
+        .filter(|(v, middle)| v.incarnation == incarnation && !middle)
+        .filter_map(|(v, _)| Some((*v, object(v).filter(|object| object.is_like(&first))?)))
+        .collect();
+    let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| Object::parse(&base.value));
+    let base = base.filter(|base| base.is_like(&first));
+    // Were Automerge to refuse, it would on every replica: the last writer wins then.
+    replay::merge(base.as_ref(), &replayed, rules).ok().flatten()
 }
 
 /// The incarnations that a delete among these versions saw.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::clock::Stamp;
 use crate::entry::ChangeKind;
+use crate::graph::{self, Graph};
 use crate::id::{Dot, LeaseId};
 use crate::index::Incarnation;
 use crate::key::Keyspace;
@@ -147,6 +148,36 @@ impl Window {
         self.segments.drain(..count);
         self.segments.iter_mut().for_each(|begin| *begin -= end);
         Settled { dots: self.versions.drain(..end).map(|v| v.dot).collect() }
+    }
+
+    /// Takes out those middles of runs that may go (that were never offered to anybody: no version elsewhere can stand on
+    /// them): all but the last version of a run, but for its last delete, which tells what it killed, and for versions
+    /// that alter a field that is set once. Changes no outcome. Returns what was taken out, in order.
+    pub fn drop_middles(
+        &mut self,
+        rules: &Rules,
+        keyspace: Keyspace,
+        key: &[u8],
+        droppable: impl Fn(Dot) -> bool,
+    ) -> Vec<Dot> {
+        let all: Vec<&Version> = self.versions.iter().collect();
+        let graph = Graph::of(&all);
+        let middles = graph::middles(&graph, &all, self.base.as_ref(), rules.is_kubernetes(keyspace, key));
+        let repeated = graph::repeated_deletes(&graph, &all);
+        let goes =
+            |at: usize| middles[at] && (repeated[at] || all[at].kind != ChangeKind::Delete) && droppable(all[at].dot);
+        let gone: Vec<bool> = (0..all.len()).map(goes).collect();
+        let mut dropped = vec![];
+        let versions = std::mem::take(&mut self.versions);
+        self.segments.clear();
+        for (version, gone) in versions.into_iter().zip(gone) {
+            if gone {
+                dropped.push(version.dot);
+            } else {
+                self.add(version);
+            }
+        }
+        dropped
     }
 
     /// Where that segment lies.

@@ -39,10 +39,14 @@ const IMPURE: &[&str] = &[
     "tracing",
     "log",
 ];
+/// Edges to such that are allowed, with nothing else on the way. Automerge draws a random actor id for each new document
+/// (ours are given one derived from the entry's origin before anything is written), and can log; no feature leaves that out.
+const TOLERATED: &[(&str, &[&str])] = &[("automerge", &["rand", "getrandom", "tracing"])];
 /// Direct dependents, among the crates of this workspace, that are allowed.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("tokio", &["eddy-server", "eddy-bench"]),
     ("sled", &["eddy-server"]),
+    ("automerge", &["eddy-crdt"]),
     ("eddy-crdt", &["eddy-server"]),
     ("eddy-server", &[]),
 ];
@@ -98,7 +102,9 @@ fn the_state_machine_depends_on_nothing_impure() -> Result<()> {
     let graph = graph()?;
     let (mut reached, mut next) = (BTreeSet::new(), vec!["eddy-crdt".to_owned()]);
     while let Some(name) = next.pop() {
-        next.extend(graph.edges[&name].iter().filter(|d| !reached.contains(*d)).cloned());
+        let tolerated = TOLERATED.iter().find(|(from, _)| *from == name).map_or(&[][..], |(_, to)| to);
+        let deps = graph.edges[&name].iter().filter(|d| !tolerated.contains(&d.as_str()));
+        next.extend(deps.filter(|d| !reached.contains(*d)).cloned());
         reached.insert(name);
     }
     ensure!(reached.len() > 3, "the dependencies were not found: {reached:?}");
