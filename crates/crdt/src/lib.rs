@@ -9,7 +9,7 @@
 //! - [`op`], [`event`]: what clients ask, and what they are told; [`tally`]: how much was done, for metrics;
 //! - [`entry`]: the unit of replication, and the record of it that is journaled, with their codec;
 //! - [`index`]: every key with its versions; [`history`]: which keys changed at which revision;
-//! - [`window`]: a key's unsettled versions; [`merge`]: what concurrent ones mean together;
+//! - [`window`]: a key's unsettled versions; [`merge`]: what concurrent ones mean together, by the [`rules`];
 //!   [`object`]: the fields of Kubernetes objects;
 //! - [`system`]: leases and alarms as keys; [`lease`]: who lives how long; [`digest`]: hashes of the state;
 //! - [`read`]: ranges and compares; [`txn`]: a transaction in progress;
@@ -32,6 +32,7 @@ pub mod read;
 pub mod replica;
 pub mod restore;
 pub mod revision;
+pub mod rules;
 pub mod system;
 pub mod tally;
 pub mod txn;

@@ -16,46 +16,10 @@ use crate::graph::{self, Graph};
 use crate::id::Dot;
 use crate::index::Incarnation;
 use crate::key::Keyspace;
-use crate::object::{Object, replay};
+use crate::object::{self, Object, replay};
+pub use crate::rules::{CounterRule, Rules};
 use crate::system;
 use crate::window::{self, Live, Version};
-
-/// Everything a merge consults; the same on all members.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rules {
-    /// The number that names the rules, lists of keyed fields and the code.
-    pub number: u32,
-    /// The keys under which Kubernetes objects lie.
-    pub prefix: Bytes,
-    /// Integers that are added up instead of overwritten.
-    pub counters: Vec<CounterRule>,
-}
-
-/// An integer field of a Kubernetes kind that is a counter: concurrent changes of it add up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CounterRule {
-    /// The object's `apiVersion`.
-    pub api_version: String,
-    /// The object's `kind`.
-    pub kind: String,
-    /// The field, as in `.spec.replicas`.
-    pub path: String,
-    /// A sum below this is raised to it.
-    pub minimum: Option<i64>,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self { number: 1, prefix: Bytes::from_static(b"/registry/"), counters: vec![] }
-    }
-}
-
-impl Rules {
-    /// Whether Kubernetes objects may lie at that key.
-    pub fn is_kubernetes(&self, keyspace: Keyspace, key: &[u8]) -> bool {
-        keyspace == Keyspace::Client && key.starts_with(&self.prefix)
-    }
-}
 
 /// What a key is, and how that was decided.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -126,18 +90,8 @@ pub fn replaces(rules: &Rules, keyspace: Keyspace, key: &[u8], before: &Live, af
     if !rules.is_kubernetes(keyspace, key) || before.value == after.value {
         return false;
     }
-    // Reading an object costs more than applying it: only pods have a node, and few values mention one.
-    if !(mentions(&before.value, b"\"nodeName\"") && mentions(&after.value, b"\"nodeName\"")) {
-        return false;
-    }
-    match (Object::parse(&before.value), Object::parse(&after.value)) {
-        (Some(before), Some(after)) => before.node().zip(after.node()).is_some_and(|(before, after)| before != after),
-        _ => false,
-    }
-}
-
-fn mentions(value: &[u8], text: &[u8]) -> bool {
-    value.windows(text.len()).any(|part| part == text)
+    let nodes = object::peek_node(&before.value).zip(object::peek_node(&after.value));
+    nodes.is_some_and(|(before, after)| before != after)
 }
 
 /// The life that a put belongs to, as its origin computes it: `own` (named by the entry that it is in) when the key is
@@ -154,8 +108,8 @@ pub fn incarnation_of_put(
     if !rules.is_kubernetes(keyspace, key) || live.value == value {
         return live.incarnation;
     }
-    match (Object::parse(&live.value), Object::parse(value)) {
-        (Some(old), Some(new)) if old.uid() != new.uid() => own,
+    match (object::peek_uid(&live.value), object::peek_uid(value)) {
+        (Some(old), Some(new)) if old != new => own,
         _ => live.incarnation,
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! - [`json`]: a strict reader that keeps numbers as they are, and the one way a merged value is written;
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
-//! - [`document`]: leaves as an Automerge document; [`replay`]: versions replayed into one.
+//! - [`document`]: leaves as an Automerge document; [`replay`]: versions replayed into one;
+//! - [`peek`]: one field without reading the rest.
 
 pub mod document;
 pub mod json;
 pub mod leaves;
 pub mod path;
+pub mod peek;
 pub mod replay;
 pub mod schema;
 
@@ -73,4 +75,18 @@ impl Object {
         let is_pod = self.text(&["apiVersion"]) == Some("v1") && self.text(&["kind"]) == Some("Pod");
         self.text(&["spec", "nodeName"]).filter(|name| is_pod && !name.is_empty())
     }
+}
+
+/// The `metadata.uid` of a value that looks like an object: `Some(None)` when it has none, `None` when it is no object.
+pub fn peek_uid(value: &[u8]) -> Option<Option<&[u8]>> {
+    peek::string(value, &["kind"])?;
+    peek::string(value, &["apiVersion"])?;
+    Some(peek::string(value, &["metadata", "uid"]))
+}
+
+/// The node that a value that looks like a pod is bound to.
+pub fn peek_node(value: &[u8]) -> Option<&[u8]> {
+    peek::find(value, &["kind"]).filter(|kind| *kind == b"\"Pod\"")?;
+    peek::find(value, &["apiVersion"]).filter(|version| *version == b"\"v1\"")?;
+    peek::string(value, &["spec", "nodeName"])
 }
