@@ -50,6 +50,11 @@ impl History {
         self.changed.front().map(|keys| (self.first, keys))
     }
 
+    /// All changed keys, oldest first.
+    pub fn into_keys(self) -> impl Iterator<Item = ChangedKeys> {
+        self.changed.into_iter()
+    }
+
     /// Whole commits from revision `from` to `to`, both included, oldest first, until at least `limit` events are
     /// together.
     pub fn commits(&self, index: &Index, from: Revision, to: Revision, limit: usize) -> Vec<Commit> {

@@ -4,16 +4,18 @@
 //! value) until a compaction above it. Absent, deleted and empty are three different things here.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::clock::Stamp;
-use crate::id::{Dot, LeaseId};
+use crate::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
 use crate::key::{Key, KeyRange};
 use crate::op::KeyValue;
 use crate::revision::Revision;
+use crate::window::Live;
 
 /// One life of a key, named by the put that began it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -22,6 +24,14 @@ pub struct Incarnation {
     pub stamp: Stamp,
     /// The entry it was in.
     pub dot: Dot,
+}
+
+impl Incarnation {
+    /// No life at all: what has none of its own yet.
+    pub const NONE: Self = Self {
+        stamp: Stamp::new(0),
+        dot: Dot { origin: Origin { replica: ReplicaId::new(0), birth: Birth::new(0) }, seq: 0 },
+    };
 }
 
 /// What one revision made of a key.
@@ -46,6 +56,12 @@ pub struct KeyVersion {
 }
 
 impl KeyVersion {
+    /// What the key holds, if it is there.
+    pub fn live(&self) -> Option<Live> {
+        let value = self.value.clone()?;
+        Some(Live { value, lease: self.lease, version: self.version, incarnation: self.incarnation })
+    }
+
     /// The version as clients see it.
     pub fn to_key_value(&self, key: &Key) -> KeyValue {
         KeyValue {
@@ -71,7 +87,7 @@ pub struct Index {
 }
 
 /// The version that is visible at a revision, whether put or tombstone.
-fn newest_at(versions: &[KeyVersion], at: Revision) -> Option<&KeyVersion> {
+pub fn newest_at(versions: &[KeyVersion], at: Revision) -> Option<&KeyVersion> {
     // Nearly every read wants the newest one.
     match versions.last() {
         Some(last) if last.revision <= at => Some(last),
@@ -138,27 +154,61 @@ impl Index {
         self.versions
     }
 
-    /// Adds a version. It must be newer than every version of that key that is here.
-    pub fn push(&mut self, key: &Key, version: KeyVersion) {
-        let is_live = version.value.is_some();
-        let was_live = match self.keys.get_mut(&key[..]) {
-            Some(versions) => {
+    /// Adds a version, in one look-up. It must be newer than every version of that key that is here. `complete` is given
+    /// the key as it is stored, its versions so far, and the new one, which it may change.
+    pub fn write<T>(
+        &mut self,
+        key: &[u8],
+        mut version: KeyVersion,
+        complete: impl FnOnce(&Key, &[KeyVersion], &mut KeyVersion) -> T,
+    ) -> T {
+        // Copied: what came from a socket or the journal shares the memory of a whole frame.
+        match self.keys.entry(Bytes::copy_from_slice(key)) {
+            Entry::Occupied(mut entry) => {
+                let key = entry.key().clone();
+                let versions = entry.get_mut();
+                let done = complete(&key, versions, &mut version);
                 let newest = versions.last();
                 debug_assert!(newest.is_none_or(|v| (v.revision, v.sub) < (version.revision, version.sub)));
                 let was_live = newest.is_some_and(|v| v.value.is_some());
+                match (was_live, version.value.is_some()) {
+                    (false, true) => self.live += 1,
+                    (true, false) => self.live -= 1,
+                    _ => {}
+                }
                 versions.push(version);
-                was_live
+                self.versions += 1;
+                done
             }
-            None => {
-                self.keys.insert(key.clone(), SmallVec::from_buf([version]));
-                false
+            Entry::Vacant(entry) => {
+                let done = complete(entry.key(), &[], &mut version);
+                self.live += usize::from(version.value.is_some());
+                self.versions += 1;
+                entry.insert(SmallVec::from_buf([version]));
+                done
             }
-        };
-        self.versions += 1;
-        match (was_live, is_live) {
-            (false, true) => self.live += 1,
-            (true, false) => self.live -= 1,
-            _ => {}
+        }
+    }
+
+    /// Whether a version of the key is of that place in history and in that record.
+    pub fn holds(&self, key: &[u8], revision: Revision, sub: u32, number: u64) -> bool {
+        let Some(versions) = self.keys.get(key) else { return false };
+        match versions.binary_search_by_key(&(revision, sub), |v| (v.revision, v.sub)) {
+            Ok(place) => versions[place].number == number,
+            // What was stamped anew keeps its record and its place in it, not its revision.
+            Err(_) => versions.first().is_some_and(|v| v.number == number && v.sub == sub),
+        }
+    }
+
+    /// Gives every key's newest version another revision, as if all had been created at it. Only the newest versions may
+    /// be left, and no tombstones.
+    pub fn restamp(&mut self, revision: Revision) {
+        for versions in self.keys.values_mut() {
+            for version in versions {
+                if version.revision < revision {
+                    (version.revision, version.create_revision) = (revision, revision);
+                }
+            }
         }
     }
 
@@ -199,7 +249,6 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{Birth, Origin, ReplicaId};
 
     fn version(revision: i64, value: Option<&'static str>) -> KeyVersion {
         let origin = Origin { replica: ReplicaId::new(1), birth: Birth::new(1) };
@@ -218,7 +267,7 @@ mod tests {
     fn index(versions: &[(i64, Option<&'static str>)]) -> (Index, Key) {
         let (mut index, key) = (Index::default(), Key::from_static(b"k"));
         for (revision, value) in versions {
-            index.push(&key, version(*revision, *value));
+            index.write(&key, version(*revision, *value), |_, _, _| ());
         }
         (index, key)
     }

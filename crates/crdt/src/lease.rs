@@ -1,4 +1,9 @@
 //! Leases: who lives how long, counted by the monotonic clock alone.
+//!
+//! A lease is kept alive at one replica, its owner. The others count their own time since they last heard of it, and wait a
+//! grace beyond it, so that the owner decides unless it is gone. A key can hang on a lease that is not there (it was
+//! revoked elsewhere while the key was put here): such an **orphan** is no lease to clients, and its keys expire after the
+//! grace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +18,31 @@ pub const MAX_TTL_S: i64 = 9_000_000_000;
 /// The shortest, seconds: one and a half of etcd's default election timeout, rounded up.
 pub const MIN_TTL_S: i64 = 2;
 
+/// How long a replica waits at least beyond the end of a lease that is kept alive elsewhere, milliseconds: long enough for
+/// an expiry or a renewal to travel.
+pub const GRACE_MIN_MS: u64 = 5_000;
+
 #[derive(Debug)]
 struct Lease {
     ttl_s: i64,
     deadline_ms: u64,
+    /// How much of the time until the deadline is grace.
+    grace_ms: u64,
+    /// When a renewal was last written down, by the monotonic clock.
+    told_ms: u64,
+    mine: bool,
+    orphan: bool,
     keys: BTreeSet<Key>,
+}
+
+/// What a renewal leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Renewal {
+    /// The time to live, seconds.
+    pub ttl_s: i64,
+    /// Whether other replicas should hear of it: a third of the time to live is over since they did, or another replica
+    /// was the owner until now.
+    pub tell: bool,
 }
 
 /// All leases of a replica.
@@ -27,31 +52,50 @@ pub struct Leases {
     deadlines: BTreeSet<(u64, LeaseId)>,
 }
 
+fn ttl_ms(ttl_s: i64) -> u64 {
+    u64::try_from(ttl_s).unwrap_or(0).saturating_mul(1000)
+}
+
 fn deadline(now: Now, ttl_s: i64) -> u64 {
-    now.mono_ms.saturating_add(u64::try_from(ttl_s).unwrap_or(0).saturating_mul(1000))
+    now.mono_ms.saturating_add(ttl_ms(ttl_s))
+}
+
+fn grace_ms(ttl_s: i64) -> u64 {
+    (ttl_ms(ttl_s) / 2).max(GRACE_MIN_MS)
 }
 
 impl Leases {
     /// Whether there is such a lease (it may have run out and wait for its keys to be deleted).
     pub fn contains(&self, id: LeaseId) -> bool {
-        self.leases.contains_key(&id)
+        self.leases.get(&id).is_some_and(|lease| !lease.orphan)
     }
 
-    /// Adds a lease that lives from now, or counts one that is there anew.
-    pub fn grant(&mut self, now: Now, id: LeaseId, ttl_s: i64) {
-        let deadline_ms = deadline(now, ttl_s);
+    /// Adds a lease that lives from now, or counts one that is there anew. `mine`: whether it is kept alive here.
+    pub fn grant(&mut self, now: Now, id: LeaseId, ttl_s: i64, mine: bool) {
+        let grace_ms = if mine { 0 } else { grace_ms(ttl_s) };
+        let deadline_ms = deadline(now, ttl_s).saturating_add(grace_ms);
         let keys = self.remove(id);
-        self.leases.insert(id, Lease { ttl_s, deadline_ms, keys });
-        self.deadlines.insert((deadline_ms, id));
+        let lease = Lease { ttl_s, deadline_ms, grace_ms, told_ms: now.mono_ms, mine, orphan: false, keys };
+        self.insert(id, lease);
     }
 
-    /// Counts a lease anew; tells its time to live in seconds, or `None` when there is none or it has run out.
-    pub fn renew(&mut self, now: Now, id: LeaseId) -> Option<i64> {
-        let lease = self.leases.get_mut(&id).filter(|lease| lease.deadline_ms > now.mono_ms)?;
+    fn insert(&mut self, id: LeaseId, lease: Lease) {
+        self.deadlines.insert((lease.deadline_ms, id));
+        self.leases.insert(id, lease);
+    }
+
+    /// Counts a lease anew; `None` when there is none or it has run out.
+    pub fn renew(&mut self, now: Now, id: LeaseId) -> Option<Renewal> {
+        let lease = self.leases.get_mut(&id).filter(|lease| lease.deadline_ms > now.mono_ms && !lease.orphan)?;
         self.deadlines.remove(&(lease.deadline_ms, id));
         lease.deadline_ms = deadline(now, lease.ttl_s);
         self.deadlines.insert((lease.deadline_ms, id));
-        Some(lease.ttl_s)
+        let tell = !lease.mine || now.mono_ms.saturating_sub(lease.told_ms) >= ttl_ms(lease.ttl_s) / 3;
+        (lease.mine, lease.grace_ms) = (true, 0);
+        if tell {
+            lease.told_ms = now.mono_ms;
+        }
+        Some(Renewal { ttl_s: lease.ttl_s, tell })
     }
 
     /// Takes a lease away; tells which keys hung on it.
@@ -61,30 +105,49 @@ impl Leases {
         lease.keys
     }
 
+    /// Takes a lease away that was ended elsewhere. Keys that still hang on it are orphans.
+    pub fn ended(&mut self, now: Now, id: LeaseId) {
+        if !self.contains(id) {
+            return;
+        }
+        let keys = self.remove(id);
+        if !keys.is_empty() {
+            self.orphan(now, id, keys);
+        }
+    }
+
+    fn orphan(&mut self, now: Now, id: LeaseId, keys: BTreeSet<Key>) {
+        let deadline_ms = now.mono_ms.saturating_add(GRACE_MIN_MS);
+        let told_ms = now.mono_ms;
+        self.insert(id, Lease { ttl_s: 0, deadline_ms, grace_ms: 0, told_ms, mine: false, orphan: true, keys });
+    }
+
     /// The keys that hang on a lease, sorted.
     pub fn keys(&self, id: LeaseId) -> Vec<Key> {
         self.leases.get(&id).map(|lease| lease.keys.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// Moves a key from one lease to another.
-    pub fn reattach(&mut self, key: &Key, from: Option<LeaseId>, to: Option<LeaseId>) {
+    pub fn reattach(&mut self, now: Now, key: &Key, from: Option<LeaseId>, to: Option<LeaseId>) {
         if from == to {
             return;
         }
-        if let Some(lease) = from.and_then(|id| self.leases.get_mut(&id)) {
+        if let Some(id) = from
+            && let Some(lease) = self.leases.get_mut(&id)
+        {
             lease.keys.remove(key);
+            if lease.orphan && lease.keys.is_empty() {
+                self.remove(id);
+            }
         }
-        if let Some(lease) = to.and_then(|id| self.leases.get_mut(&id)) {
-            lease.keys.insert(key.clone());
-        }
-    }
-
-    /// Counts every lease anew, as after a restart: nobody could renew while the process was down.
-    pub fn restart(&mut self, now: Now) {
-        self.deadlines.clear();
-        for (id, lease) in &mut self.leases {
-            lease.deadline_ms = deadline(now, lease.ttl_s);
-            self.deadlines.insert((lease.deadline_ms, *id));
+        match to {
+            None => {}
+            Some(id) => match self.leases.get_mut(&id) {
+                Some(lease) => {
+                    lease.keys.insert(key.clone());
+                }
+                None => self.orphan(now, id, BTreeSet::from([key.clone()])),
+            },
         }
     }
 
@@ -100,17 +163,24 @@ impl Leases {
 
     /// What is known of a lease.
     pub fn status(&self, now: Now, id: LeaseId) -> Option<LeaseStatus> {
-        self.leases.get(&id).map(|lease| LeaseStatus {
+        self.leases.get(&id).filter(|lease| !lease.orphan).map(|lease| LeaseStatus {
             id,
             granted_ttl: lease.ttl_s,
-            remaining_ms: lease.deadline_ms.saturating_sub(now.mono_ms),
+            remaining_ms: lease.remaining_ms(now),
             keys: lease.keys.iter().cloned().collect(),
         })
     }
 
     /// All leases with the milliseconds that are left of each.
     pub fn iter(&self, now: Now) -> impl Iterator<Item = (LeaseId, u64)> + '_ {
-        self.leases.iter().map(move |(id, lease)| (*id, lease.deadline_ms.saturating_sub(now.mono_ms)))
+        let leases = self.leases.iter().filter(|(_, lease)| !lease.orphan);
+        leases.map(move |(id, lease)| (*id, lease.remaining_ms(now)))
+    }
+}
+
+impl Lease {
+    fn remaining_ms(&self, now: Now) -> u64 {
+        self.deadline_ms.saturating_sub(now.mono_ms).saturating_sub(self.grace_ms)
     }
 }
 
@@ -125,8 +195,9 @@ mod tests {
     #[test]
     fn a_renewed_lease_lives_for_another_ttl() {
         let (mut leases, id) = (Leases::default(), LeaseId::new(7));
-        leases.grant(at(0), id, 5);
-        assert_eq!(leases.renew(at(4_000), id), Some(5));
+        leases.grant(at(0), id, 5, true);
+        assert_eq!(leases.renew(at(4_000), id), Some(Renewal { ttl_s: 5, tell: true }));
+        assert_eq!(leases.renew(at(4_000), id), Some(Renewal { ttl_s: 5, tell: false }));
         assert_eq!(leases.first_expired(at(8_999)), None);
         assert_eq!(leases.first_expired(at(9_000)), Some(id));
         assert_eq!(leases.renew(at(9_000), id), None, "what has run out is not revived");
@@ -135,14 +206,33 @@ mod tests {
     #[test]
     fn the_wall_clock_does_not_matter() {
         let (mut leases, id) = (Leases::default(), LeaseId::new(7));
-        leases.grant(at(0), id, 5);
+        leases.grant(at(0), id, 5, true);
         assert_eq!(leases.first_expired(Now { wall_ms: u64::MAX, mono_ms: 1 }), None);
     }
 
     #[test]
     fn huge_ttls_do_not_overflow() {
         let (mut leases, id) = (Leases::default(), LeaseId::new(7));
-        leases.grant(at(u64::MAX - 1), id, MAX_TTL_S);
+        leases.grant(at(u64::MAX - 1), id, MAX_TTL_S, true);
         assert_eq!(leases.next_deadline_ms(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn who_is_not_the_owner_waits_longer() {
+        let (mut leases, id) = (Leases::default(), LeaseId::new(7));
+        leases.grant(at(0), id, 60, false);
+        assert_eq!(leases.status(at(0), id).unwrap().remaining_ms, 60_000);
+        assert_eq!(leases.first_expired(at(89_999)), None);
+        assert_eq!(leases.first_expired(at(90_000)), Some(id));
+    }
+
+    #[test]
+    fn keys_of_a_lease_that_is_not_there_expire_after_the_grace() {
+        let (mut leases, id, key) = (Leases::default(), LeaseId::new(7), Key::from_static(b"k"));
+        leases.reattach(at(0), &key, None, Some(id));
+        assert!(!leases.contains(id) && leases.iter(at(0)).next().is_none());
+        assert_eq!(leases.first_expired(at(GRACE_MIN_MS)), Some(id));
+        leases.grant(at(1), id, 60, true);
+        assert_eq!((leases.keys(id), leases.first_expired(at(GRACE_MIN_MS))), (vec![key], None));
     }
 }

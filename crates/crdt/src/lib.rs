@@ -16,25 +16,37 @@
 //! - [`replica`]: the machine; [`restore`]: the machine from its records.
 
 pub mod clock;
+mod cluster;
 pub mod digest;
 pub mod entry;
 pub mod event;
+pub mod floor;
+pub mod genesis;
 mod graph;
 pub mod history;
 pub mod id;
 pub mod index;
 pub mod key;
+mod leap;
 pub mod lease;
+pub mod log;
+pub mod members;
 pub mod merge;
+pub mod notice;
 pub mod object;
 pub mod op;
+pub mod origins;
 pub mod read;
+pub mod remote;
 pub mod replica;
 pub mod restore;
 pub mod revision;
 pub mod rules;
+mod settle;
+pub mod state;
 pub mod system;
 pub mod tally;
 pub mod txn;
 pub mod vector;
 pub mod window;
+pub mod windows;

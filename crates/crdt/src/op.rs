@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::id::{LeaseId, ReplicaId};
 use crate::key::{Key, KeyRange};
+use crate::members::Member;
 use crate::revision::Revision;
 
 /// A key with its value and what etcd tells about it.
@@ -280,6 +281,36 @@ pub enum Command {
         /// Raise (`true`) or lower.
         raised: bool,
     },
+    /// Add a member.
+    MemberAdd {
+        /// Its id, which follows from the cluster's and from its peer URLs.
+        id: ReplicaId,
+        /// Where other members reach it.
+        peer_urls: Vec<String>,
+        /// Whether it is to be a learner.
+        learner: bool,
+    },
+    /// Remove a member.
+    MemberRemove(ReplicaId),
+    /// Change a member's peer URLs.
+    MemberUpdate {
+        /// Which member.
+        id: ReplicaId,
+        /// Where other members reach it from now on.
+        peer_urls: Vec<String>,
+    },
+    /// Make a learner a full member.
+    MemberPromote(ReplicaId),
+    /// Tell the others this replica's name and where clients reach it; writes nothing when they know.
+    MemberPublish {
+        /// Its name.
+        name: String,
+        /// Where clients reach it.
+        client_urls: Vec<String>,
+    },
+    /// Move to the next revision space of this replica's own above every revision that any member is known to have used,
+    /// and count everything before as compacted.
+    Leap,
 }
 
 /// The answer to a read.
@@ -370,6 +401,13 @@ pub enum Reply {
         /// False when it was raised (or lowered) already.
         changed: bool,
     },
+    /// To a change of the membership: the members now, in order of id.
+    Members(Vec<Member>),
+    /// To a leap.
+    Leap {
+        /// The first revision of the new space.
+        revision: Revision,
+    },
 }
 
 /// What is known of a lease.
@@ -406,4 +444,28 @@ pub enum Refusal {
     /// The time to live is longer than etcd allows.
     #[error("lease TTL too large")]
     LeaseTtlTooLarge,
+    /// No such member.
+    #[error("member not found")]
+    MemberNotFound,
+    /// That member was removed; its id is never used again.
+    #[error("member was removed")]
+    MemberRemoved,
+    /// There is a member of that id.
+    #[error("member ID already exists")]
+    MemberExists,
+    /// Another member has that peer URL.
+    #[error("peer URL already exists")]
+    PeerUrlExists,
+    /// The member is no learner.
+    #[error("can only promote a learner member")]
+    MemberNotLearner,
+    /// It is the last member.
+    #[error("the last member cannot be removed")]
+    LastMember,
+    /// All ordinals are used.
+    #[error("too many members")]
+    TooManyMembers,
+    /// All revision spaces are used.
+    #[error("no revision space is left")]
+    SpacesExhausted,
 }

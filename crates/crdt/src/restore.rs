@@ -3,18 +3,28 @@
 //! Whatever a journal can have lost or changed shows here as [`Damage`]: the records' own numbers and chain hashes,
 //! the run of revisions, and at the end the hash of the state, which the head holds.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::clock::{Clock, Now};
-use crate::digest::Digest;
-use crate::entry::{Chain, Change, ChangeKind, CodecError, Head, Record};
+use crate::entry::{Applied, Chain, Change, ChangeKind, CodecError, Entry, Head, Record};
+use crate::floor::Acks;
 use crate::history::{ChangedKeys, History};
-use crate::id::{Dot, Identity};
-use crate::index::{Index, KeyVersion};
+use crate::id::{Dot, Identity, Origin};
+use crate::index::KeyVersion;
 use crate::key::{Key, Keyspace};
-use crate::replica::{Replica, State};
+use crate::log::Logged;
+use crate::members::Members;
+use crate::origins::OriginState;
+use crate::replica::Replica;
 use crate::revision::Revision;
-use crate::system::{self, System, SystemKey, SystemValue};
+use crate::rules::Rules;
+use crate::state::State;
+use crate::system::{self, SystemKey, SystemValue};
+use crate::vector::VersionVector;
+use crate::window::{Live, Version};
 
 /// Why a journal does not give a replica.
 #[derive(Debug, thiserror::Error)]
@@ -60,16 +70,36 @@ pub enum Damage {
     NoHead,
 }
 
+/// What a key was around one of its versions, as far as the log may need it.
+struct Step {
+    keyspace: Keyspace,
+    key: Key,
+    before: (Option<Live>, u64),
+    after: (Option<Live>, u64),
+}
+
+/// An entry that may belong into the log; the head says whether it does.
+struct Candidate {
+    number: u64,
+    entry: Entry,
+    /// What its net changes did, in their order.
+    steps: Vec<Step>,
+}
+
 /// Takes records one by one, in order.
-#[derive(Default)]
 pub struct Loader {
-    index: Index,
-    system: System,
+    state: State,
     changed: Vec<(Revision, ChangedKeys)>,
-    dead: Vec<u64>,
     last_number: u64,
-    /// The last entry seen whole, and the chain hash up to it.
-    last_whole: Option<(Dot, Chain)>,
+    /// Of each origin the last entry seen whole, and the chain hash up to it.
+    last_whole: BTreeMap<Origin, (Dot, Chain)>,
+    candidates: Vec<Candidate>,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        Self { state: State::empty(), changed: vec![], last_number: 0, last_whole: BTreeMap::new(), candidates: vec![] }
+    }
 }
 
 impl Loader {
@@ -89,19 +119,41 @@ impl Loader {
         }
         self.last_number = number;
         self.check_chain(&record)?;
-        let mut keys = ChangedKeys::new();
-        for change in record.changes {
+        let is_candidate = !record.trimmed && !record.settled && record.head.dot.seq > 0;
+        let entry = is_candidate.then(|| unshared(record.entry()));
+        let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
+        let before: Vec<_> = net.map(|(at, key)| (at, self.state.live(at, &key), key)).collect();
+        if record.changes.iter().any(|change| change.applied == Applied::Not) {
+            self.state.dead.push(number);
+        }
+        let (mut now, mut later) = (ChangedKeys::new(), ChangedKeys::new());
+        for change in record.effective() {
             match change.keyspace {
                 Keyspace::Client => {
                     let revision =
                         record.revision.ok_or(Damage::Codec { number, source: CodecError::Field("revision") })?;
-                    keys.push(self.push(number, revision, change)?);
+                    if change.applied == Applied::Later {
+                        later.push(self.push(number, revision.next(), change)?);
+                    } else {
+                        now.push(self.push(number, revision, change)?);
+                    }
                 }
                 Keyspace::System => self.system(number, change),
             }
         }
         if let Some(revision) = record.revision {
-            self.changed.push((revision, keys));
+            self.changed.push((revision, now));
+            if !later.is_empty() {
+                self.changed.push((revision.next(), later));
+            }
+        }
+        if let Some(entry) = entry {
+            let steps = before.into_iter().map(|(keyspace, before, key)| {
+                let after = self.state.live(keyspace, &key);
+                Step { keyspace, key, before, after }
+            });
+            let steps = steps.collect();
+            self.candidates.push(Candidate { number, entry, steps });
         }
         Ok(())
     }
@@ -111,28 +163,25 @@ impl Loader {
         if record.trimmed || dot.seq == 0 {
             return Ok(());
         }
-        if let Some((before, chain)) = self.last_whole
-            && before.origin == dot.origin
-            && before.seq + 1 == dot.seq
-            && chain != record.head.previous
+        if let Some((before, chain)) = self.last_whole.get(&dot.origin)
+            && before.seq + 1 == record.head.first_seq
+            && *chain != record.head.previous
         {
             return Err(Damage::Chain { number: record.number, dot });
         }
-        self.last_whole = Some((dot, record.head.previous.extend(&record.head, &record.changes)));
+        let chain = record.head.previous.extend(&record.head, &record.changes);
+        self.last_whole.insert(dot.origin, (dot, chain));
         Ok(())
     }
 
-    fn push(&mut self, number: u64, revision: Revision, change: Change) -> Result<(u32, Key), Damage> {
-        let key = match self.index.newest(&change.key) {
-            Some((_, newest)) if (newest.revision, newest.sub) >= (revision, change.sub) => {
-                return Err(Damage::Codec { number, source: CodecError::Field("order of changes") });
-            }
-            Some((key, _)) => key.clone(),
-            // Copied: the record's bytes share the memory of a whole page of the journal.
-            None => Bytes::copy_from_slice(&change.key),
-        };
-        let (value, lease) = match change.kind {
-            ChangeKind::Put { value, lease } => (Some(Bytes::copy_from_slice(&value)), lease),
+    fn push(&mut self, number: u64, revision: Revision, change: &Change) -> Result<(u32, Key), Damage> {
+        let newest = self.state.index.newest(&change.key).map(|(_, newest)| (newest.revision, newest.sub));
+        if newest.is_some_and(|newest| newest >= (revision, change.sub)) {
+            return Err(Damage::Codec { number, source: CodecError::Field("order of changes") });
+        }
+        // Copied: the record's bytes share the memory of a whole page of the journal.
+        let (value, lease) = match &change.kind {
+            ChangeKind::Put { value, lease } => (Some(Bytes::copy_from_slice(value)), *lease),
             ChangeKind::Delete | ChangeKind::Expire => (None, None),
         };
         let version = KeyVersion {
@@ -145,28 +194,27 @@ impl Loader {
             incarnation: change.incarnation,
             number,
         };
-        self.index.push(&key, version);
-        Ok((change.sub, key))
+        Ok((change.sub, self.state.index.write(&change.key, version, |key, _, _| key.clone())))
     }
 
-    fn system(&mut self, number: u64, change: Change) {
+    fn system(&mut self, number: u64, change: &Change) {
         let key = Bytes::copy_from_slice(&change.key);
-        let old = match change.kind {
-            ChangeKind::Put { value, .. } => self.system.insert(
+        let old = match &change.kind {
+            ChangeKind::Put { value, .. } => self.state.system.insert(
                 key,
                 SystemValue {
-                    value: Bytes::copy_from_slice(&value),
+                    value: Bytes::copy_from_slice(value),
                     version: change.version,
                     incarnation: change.incarnation,
                     number,
                 },
             ),
             ChangeKind::Delete | ChangeKind::Expire => {
-                self.dead.push(number);
-                self.system.remove(&key)
+                self.state.dead.push(number);
+                self.state.system.remove(&key)
             }
         };
-        self.dead.extend(old.map(|old| old.number));
+        self.state.dead.extend(old.map(|old| old.number));
     }
 
     /// The replica whose records these were, with leases counted anew from `now`. A store without records and head
@@ -182,31 +230,27 @@ impl Loader {
         if self.last_number >= head.next_number {
             return Err(Damage::Number { found: self.last_number, last: head.next_number.saturating_sub(1) });
         }
-        if let Some((dot, chain)) = self.last_whole
+        if let Some((dot, chain)) = self.last_whole.get(&head.identity.origin())
             && dot.seq == head.vector.get(dot.origin)
-            && dot.origin == head.identity.origin()
-            && chain != head.chain
+            && *chain != head.chain
         {
-            return Err(Damage::Chain { number: self.last_number, dot });
+            return Err(Damage::Chain { number: self.last_number, dot: *dot });
         }
         let history = history(self.changed, &head)?;
-        let mut state = State {
-            index: self.index,
-            system: self.system,
-            leases: Default::default(),
-            compacted: head.compacted,
-            digest: Digest::default(),
-            local_digest: Digest::default(),
-            dead: self.dead,
-        };
+        let mut state = self.state;
+        state.compacted = head.compacted;
         let mut dead = std::mem::take(&mut state.dead);
         state.index.compact_all(head.compacted, |number| dead.push(number));
         // Old versions are not in the state's hash; that one is missing shows in how many there are.
         if head.versions.is_some_and(|versions| versions != state.index.versions()) {
             return Err(Damage::State { what: "number of versions" });
         }
+        if let Some(first) = head.restamped {
+            state.index.restamp(first);
+        }
         // Ascending: a put must be gone from disk before the delete that hides it.
         dead.sort_unstable();
+        dead.dedup();
         state.dead = dead;
 
         let mut replica = Replica::new(head.identity);
@@ -221,12 +265,102 @@ impl Loader {
         replica.history = history;
         replica.revision = head.revision;
         replica.next_number = head.next_number;
-        replica.vector = head.vector;
-        replica.chain = head.chain;
         replica.clock = Clock::starting_at(head.stamp);
         replica.swept = head.compacted;
+        replica.restamped = head.restamped;
+        restore_log(&mut replica, head, self.candidates)?;
         Ok(replica)
     }
+}
+
+/// The entry with keys and values of its own: those of a record share the memory of a whole page of the journal.
+fn unshared(mut entry: Entry) -> Entry {
+    for change in &mut entry.changes {
+        change.key = Bytes::copy_from_slice(&change.key);
+        if let ChangeKind::Put { value, .. } = &mut change.kind {
+            *value = Bytes::copy_from_slice(value);
+        }
+    }
+    entry
+}
+
+/// Rebuilds what is kept for the sake of other members: the log and the windows. Nothing is merged.
+fn restore_log(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
+    for origin in head.origins {
+        replica.base.advance(origin.dot);
+        let state = OriginState::at(origin.clone());
+        *replica.origin_mut(origin.dot.origin) = state;
+    }
+    let mut reached = replica.base.clone();
+    let mut afters: BTreeMap<(Keyspace, Key), Vec<Option<Live>>> = BTreeMap::new();
+    for Candidate { number, mut entry, steps } in candidates {
+        let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
+        let known = reached.get(origin);
+        if dot.seq <= known {
+            continue;
+        }
+        let own = origin == replica.identity.origin();
+        let state = replica.origin_mut(origin);
+        let chain = entry.head.previous.extend(&entry.head, &entry.changes);
+        if entry.head.first_seq == known + 1 {
+            if entry.head.previous != state.chain {
+                return Err(Damage::Chain { number, dot });
+            }
+        } else if own {
+            // Entries of its own that it left out: this one stands for them.
+            entry.head.first_seq = known + 1;
+            entry.head.previous = state.chain;
+            entry.head.resulting = Some(chain);
+        } else if entry.head.first_seq > known + 1 {
+            return Err(Damage::Chain { number, dot });
+        }
+        if !entry.head.depends.is_empty() {
+            let mut deps = VersionVector::clone(&state.deps);
+            deps.merge(&entry.head.depends);
+            state.deps = Arc::new(deps);
+        }
+        state.chain = chain;
+        let deps = Arc::clone(&state.deps);
+        reached.advance(dot);
+        for (step, change) in steps.into_iter().zip(entry.net()) {
+            let Step { keyspace, key, before, after } = step;
+            let version = Version {
+                dot,
+                stamp: entry.head.stamp,
+                deps: Arc::clone(&deps),
+                kind: change.kind.clone(),
+                version: change.version,
+                incarnation: change.incarnation,
+            };
+            let windows = &mut replica.state.windows;
+            windows.open(keyspace, &key, || before);
+            windows.add(keyspace, &key, version);
+            windows.note(keyspace, &key, after.1);
+            afters.entry((keyspace, key)).or_default().push(after.0);
+        }
+        replica.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
+    }
+    if reached != head.vector {
+        return Err(Damage::State { what: "entries that members may lack" });
+    }
+    if replica.own.chain != head.chain {
+        return Err(Damage::State { what: "chain hash of its own entries" });
+    }
+    for ((keyspace, key), mut afters) in afters {
+        let base = |count: usize| afters.get_mut(count - 1).and_then(Option::take);
+        if replica.state.windows.settle_known(keyspace, &key, &head.floor, base) {
+            replica.lingering.insert((keyspace, key));
+        }
+    }
+    let fresh = head.vector.iter().filter(|dot| dot.origin != head.identity.origin());
+    replica.fresh = fresh.filter(|dot| !replica.own.deps.contains(*dot)).collect();
+    replica.vector = head.vector;
+    replica.floor = head.floor;
+    replica.acks = Acks::restored(head.acks);
+    replica.offered = head.offered;
+    let alone = replica.members.is_empty() || replica.members.counting(&replica.acks).eq([replica.identity.replica]);
+    replica.state.windowed = !alone || !replica.log.is_empty();
+    Ok(())
 }
 
 /// The history from the compacted revision on, without gaps.
@@ -251,26 +385,32 @@ fn history(changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History
     Ok(history)
 }
 
-/// What is not stored because it follows from the keys: leases, alarms, hashes.
+/// What is not stored because it follows from the keys: leases, alarms, members, rules, hashes.
 fn derive(state: &mut State, replica: &mut Replica, now: Now) {
+    state.now = now;
     for (key, value) in &state.system {
         state.digest.add(Keyspace::System, key, &value.value, value.version, None);
         match SystemKey::decode(key) {
             Some(SystemKey::Lease(id)) => {
-                state.leases.grant(now, id, system::lease_ttl(&value.value).unwrap_or_default());
+                let mine = system::lease_owner(&value.value) == Some(replica.identity.replica);
+                state.leases.grant(now, id, system::lease_ttl(&value.value).unwrap_or_default(), mine);
             }
             Some(SystemKey::Alarm(alarm)) => {
                 replica.alarms.insert(alarm);
             }
-            None => {}
+            Some(SystemKey::Rules) => {
+                state.rules = Rules::decode(&value.value).unwrap_or_default().into();
+            }
+            _ => {}
         }
     }
+    replica.members = Members::read(&state.system);
     for (key, versions) in state.index.iter() {
         let Some(newest) = versions.last() else { continue };
         let Some(value) = &newest.value else { continue };
         let local = crate::key::is_replica_local(key);
         let digest = if local { &mut state.local_digest } else { &mut state.digest };
         digest.add(Keyspace::Client, key, value, newest.version, newest.lease);
-        state.leases.reattach(key, None, newest.lease);
+        state.leases.reattach(now, key, None, newest.lease);
     }
 }

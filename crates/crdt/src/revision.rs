@@ -35,6 +35,11 @@ impl Revision {
         Self(((ordinal as i64) << COUNTER_BITS) + 1)
     }
 
+    /// The first revision of a space.
+    pub const fn first_in(space: u64) -> Self {
+        Self(((space as i64) << COUNTER_BITS) + 1)
+    }
+
     /// The space this revision lies in.
     pub const fn space(self) -> u64 {
         (self.0 as u64) >> COUNTER_BITS

@@ -7,16 +7,17 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::clock::Stamp;
-use crate::entry::{Change, ChangeKind};
+use crate::entry::{Applied, Change, ChangeKind};
 use crate::event::Event;
 use crate::history::{self, ChangedKeys};
 use crate::id::{Dot, LeaseId};
-use crate::index::{Incarnation, KeyVersion};
+use crate::index::{self, Incarnation, KeyVersion};
 use crate::key::{self, Key, KeyRange, Keyspace};
+use crate::merge;
 use crate::op::{DeleteOp, DeleteReply, Op, OpReply, PutLease, PutOp, PutReply, PutValue, Refusal, Txn, TxnReply};
 use crate::read::View;
-use crate::replica::State;
 use crate::revision::Revision;
+use crate::state::State;
 use crate::system::{SystemKey, SystemValue};
 use crate::tally::{self, Tally};
 
@@ -139,34 +140,60 @@ impl<'a> Draft<'a> {
 
     /// Writes a client key.
     fn write(&mut self, key: &Key, value: Bytes, lease: Option<LeaseId>) {
-        let local = key::is_replica_local(key);
-        let (key, newest) = match self.state.index.newest(key) {
-            Some((key, newest)) => (key.clone(), Some(newest.clone())),
-            None => (Bytes::copy_from_slice(key), None),
-        };
-        let before = newest.as_ref().filter(|version| version.value.is_some());
-        let mut version = KeyVersion {
-            revision: self.revision,
+        let (local, own, now, revision) = (key::is_replica_local(key), self.own, self.state.now, self.revision);
+        let State { index, digest, local_digest, leases, windows, windowed, rules, .. } = &mut *self.state;
+        let digest = if local { local_digest } else { digest };
+        let windowed = *windowed && !local;
+        let version = KeyVersion {
+            revision,
             sub: self.keys.len() as u32,
             value: Some(value.clone()),
-            create_revision: self.revision,
+            create_revision: revision,
             version: 1,
             lease,
-            incarnation: self.own,
+            incarnation: own,
             number: self.number,
         };
-        if let Some(before) = before {
-            version.create_revision = before.create_revision;
-            version.version = before.version + 1;
-            version.incarnation = before.incarnation;
-        }
-        let digest = self.state.digest_of(local);
-        if let Some(KeyVersion { value: Some(old), version, lease, .. }) = before {
-            digest.remove(Keyspace::Client, &key, old, *version, *lease);
-        }
-        digest.add(Keyspace::Client, &key, &value, version.version, lease);
-        self.state.leases.reattach(&key, before.and_then(|v| v.lease), lease);
-        self.record(&key, newest, version, ChangeKind::Put { value, lease }, local);
+        let (key, event, version) = index.write(key, version, |key, versions, version| {
+            let newest = versions.last();
+            let before = newest.filter(|version| version.value.is_some());
+            if let Some(before) = before {
+                version.create_revision = before.create_revision;
+                version.version = before.version + 1;
+                version.incarnation = before.incarnation;
+                if let Some(old) = &before.value {
+                    digest.remove(Keyspace::Client, key, old, before.version, before.lease);
+                }
+            }
+            if windowed {
+                let live = before.and_then(KeyVersion::live);
+                version.incarnation =
+                    merge::incarnation_of_put(rules, Keyspace::Client, key, live.as_ref(), &value, own);
+                windows.open(Keyspace::Client, key, || (live, before.map_or(0, |before| before.number)));
+            }
+            digest.add(Keyspace::Client, key, &value, version.version, lease);
+            leases.reattach(now, key, before.and_then(|v| v.lease), lease);
+            // Where one transaction writes a key twice, both events tell what was there before the transaction.
+            let told = match newest {
+                Some(newest) if newest.revision == revision => index::newest_at(versions, revision.prev()),
+                newest => newest,
+            };
+            let change = (version.sub, version.create_revision, version.version, version.incarnation);
+            (key.clone(), history::event(key, told, version), change)
+        });
+        self.events.push(event);
+        self.keys.push((version.0, key.clone()));
+        self.changes.push(Change {
+            sub: version.0,
+            keyspace: Keyspace::Client,
+            local,
+            key,
+            kind: ChangeKind::Put { value, lease },
+            create_revision: version.1,
+            version: version.2,
+            incarnation: version.3,
+            applied: Applied::AsIs,
+        });
     }
 
     /// Deletes the client keys of a range; tells how many.
@@ -181,44 +208,27 @@ impl<'a> Draft<'a> {
 
     /// Deletes a client key, for the given reason; nothing when it is not there.
     fn remove(&mut self, key: &Key, kind: ChangeKind) {
-        let Some((key, before)) = self.state.index.newest(key) else { return };
-        let (key, before) = (key.clone(), before.clone());
-        let Some(old) = &before.value else { return };
-        let local = key::is_replica_local(&key);
-        self.state.digest_of(local).remove(Keyspace::Client, &key, old, before.version, before.lease);
-        self.state.leases.reattach(&key, before.lease, None);
-        let tombstone = KeyVersion {
-            revision: self.revision,
-            sub: self.keys.len() as u32,
-            value: None,
-            create_revision: Revision::default(),
-            version: 0,
-            lease: None,
-            incarnation: before.incarnation,
-            number: self.number,
-        };
-        self.record(&key, Some(before), tombstone, kind, local);
-    }
-
-    fn record(&mut self, key: &Key, newest: Option<KeyVersion>, version: KeyVersion, kind: ChangeKind, local: bool) {
-        // Where one transaction writes a key twice, both events tell what was there before the transaction.
-        let told = match &newest {
-            Some(newest) if newest.revision == self.revision => self.state.index.get(key, self.revision.prev()),
-            newest => newest.as_ref(),
-        };
-        self.events.push(history::event(key, told, &version));
-        self.keys.push((version.sub, key.clone()));
+        if self.state.index.newest(key).is_none_or(|(_, newest)| newest.value.is_none()) {
+            return;
+        }
+        let (sub, local) = (self.keys.len() as u32, key::is_replica_local(key));
+        if self.state.windowed && !local {
+            self.state.open_client(key);
+        }
+        let (key, event, incarnation) = self.state.bury(key, self.revision, sub, self.number);
+        self.events.push(event);
+        self.keys.push((sub, key.clone()));
         self.changes.push(Change {
-            sub: version.sub,
+            sub,
             keyspace: Keyspace::Client,
             local,
-            key: key.clone(),
+            key,
             kind,
-            create_revision: version.create_revision,
-            version: version.version,
-            incarnation: version.incarnation,
+            create_revision: Revision::default(),
+            version: 0,
+            incarnation,
+            applied: Applied::AsIs,
         });
-        self.state.index.push(key, version);
     }
 
     /// Deletes the keys of a lease and the lease itself.
@@ -234,6 +244,9 @@ impl<'a> Draft<'a> {
     /// Writes a system key.
     pub fn write_system(&mut self, key: SystemKey, value: Bytes) {
         let key = key.encode();
+        if self.state.windowed {
+            self.state.open_system(&key);
+        }
         let mut new = SystemValue { value: value.clone(), version: 1, incarnation: self.own, number: self.number };
         if let Some(old) = self.state.system.get(&key) {
             self.state.dead.push(old.number);
@@ -248,6 +261,9 @@ impl<'a> Draft<'a> {
     /// Deletes a system key; nothing when it is not there.
     pub fn remove_system(&mut self, key: SystemKey, kind: ChangeKind) {
         let key = key.encode();
+        if self.state.windowed && self.state.system.contains_key(&key) {
+            self.state.open_system(&key);
+        }
         let Some(old) = self.state.system.remove(&key) else { return };
         // Of a deleted system key nothing need stay: neither its last value nor the record of the delete.
         self.state.dead.extend([old.number, self.number]);
@@ -265,6 +281,7 @@ impl<'a> Draft<'a> {
             create_revision: Revision::default(),
             version,
             incarnation,
+            applied: Applied::AsIs,
         });
     }
 }

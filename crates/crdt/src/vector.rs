@@ -32,6 +32,35 @@ impl VersionVector {
         *seq = (*seq).max(dot.seq);
     }
 
+    /// Covers everything that `other` covers.
+    pub fn merge(&mut self, other: &Self) {
+        for dot in other.iter() {
+            self.advance(dot);
+        }
+    }
+
+    /// What both cover.
+    #[must_use]
+    pub fn meet(&self, other: &Self) -> Self {
+        let shared = self.highest.iter().map(|(origin, seq)| (*origin, (*seq).min(other.get(*origin))));
+        Self { highest: shared.filter(|(_, seq)| *seq > 0).collect() }
+    }
+
+    /// Forgets an origin.
+    pub fn remove(&mut self, origin: Origin) {
+        self.highest.remove(&origin);
+    }
+
+    /// Whether nothing is covered.
+    pub fn is_empty(&self) -> bool {
+        self.highest.is_empty()
+    }
+
+    /// How many origins there are.
+    pub fn len(&self) -> usize {
+        self.highest.len()
+    }
+
     /// Origins with their highest `seq`, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = Dot> + '_ {
         self.highest.iter().map(|(origin, seq)| Dot { origin: *origin, seq: *seq })

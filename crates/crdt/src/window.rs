@@ -136,13 +136,31 @@ impl Window {
     /// Folds into the base the largest causal prefix that lies under the floor (what every member is known to have)
     /// and that all other versions descend from. Changes no outcome.
     pub fn settle(&mut self, floor: &VersionVector, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Settled {
-        let unsettled = self.versions.iter().position(|v| !floor.contains(v.dot)).unwrap_or(self.versions.len());
-        // The segments that end at or before the first version above the floor.
-        let count = (0..self.segments.len()).take_while(|&i| self.segment(i).end <= unsettled).count();
+        let count = self.settled_segments(floor);
         if count == 0 {
             return Settled::default();
         }
         let base = self.outcome_of(count, rules, keyspace, key).live;
+        self.fold(count, base)
+    }
+
+    /// The same where it is known what the key was after so many of the versions: nothing is merged.
+    pub fn settle_known(&mut self, floor: &VersionVector, base: impl FnOnce(usize) -> Option<Live>) -> Settled {
+        let count = self.settled_segments(floor);
+        if count == 0 {
+            return Settled::default();
+        }
+        let base = base(self.segment(count - 1).end);
+        self.fold(count, base)
+    }
+
+    /// How many segments end at or before the first version above the floor.
+    fn settled_segments(&self, floor: &VersionVector) -> usize {
+        let unsettled = self.versions.iter().position(|v| !floor.contains(v.dot)).unwrap_or(self.versions.len());
+        (0..self.segments.len()).take_while(|&i| self.segment(i).end <= unsettled).count()
+    }
+
+    fn fold(&mut self, count: usize, base: Option<Live>) -> Settled {
         let end = self.segment(count - 1).end;
         self.base = base;
         self.segments.drain(..count);

@@ -280,7 +280,7 @@ impl World {
         }
         for (id, lease) in &model.leases {
             let key = SystemKey::Lease(*id).encode();
-            replicated.add(Keyspace::System, &key, &system::lease_value(lease.ttl), 1, None);
+            replicated.add(Keyspace::System, &key, &system::lease_value(lease.ttl, IDENTITY.replica), 1, None);
         }
         for alarm in &model.alarms {
             replicated.add(Keyspace::System, &SystemKey::Alarm(*alarm).encode(), b"", 1, None);

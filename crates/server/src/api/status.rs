@@ -40,6 +40,17 @@ pub fn refused(refusal: Refusal) -> Status {
         Refusal::LeaseNotFound => (Code::NotFound, "etcdserver: requested lease not found"),
         Refusal::LeaseExists => (Code::FailedPrecondition, "etcdserver: lease already exists"),
         Refusal::LeaseTtlTooLarge => (Code::OutOfRange, "etcdserver: too large lease TTL"),
+        // etcd answers the same for a member that was removed.
+        Refusal::MemberNotFound | Refusal::MemberRemoved => (Code::NotFound, "etcdserver: member not found"),
+        Refusal::MemberExists => (Code::FailedPrecondition, "etcdserver: member ID already exist"),
+        Refusal::PeerUrlExists => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
+        Refusal::MemberNotLearner => (Code::FailedPrecondition, "etcdserver: can only promote a learner member"),
+        Refusal::LastMember => (
+            Code::FailedPrecondition,
+            "etcdserver: re-configuration failed due to not enough started members",
+        ),
+        Refusal::TooManyMembers => (Code::FailedPrecondition, "eddy: all ordinals of members are used"),
+        Refusal::SpacesExhausted => (Code::ResourceExhausted, "eddy: no revision space is left"),
     };
     Status::new(code, text)
 }

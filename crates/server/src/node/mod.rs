@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use eddy_crdt::clock::Now;
-use eddy_crdt::entry::{Chain, Head};
+use eddy_crdt::entry::Head;
 use eddy_crdt::id::{Identity, LeaseId};
 use eddy_crdt::op::{Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, Refusal, Reply, Txn, TxnReply};
 use eddy_crdt::replica::Replica;
@@ -349,9 +349,8 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         && journal.may_have_lost_tail()
     {
         // Names that were given to lost entries must not be given again.
-        let mut decoded = Head::decode(bytes).map_err(|source| damaged(Damage::Codec { number: 0, source }))?;
-        decoded.identity.birth = identity::draw_birth()?;
-        decoded.chain = Chain::default();
+        let decoded = Head::decode(bytes).map_err(|source| damaged(Damage::Codec { number: 0, source }))?;
+        let decoded = decoded.reborn(identity::draw_birth()?);
         tracing::warn!(birth = %decoded.identity.birth, "the last stop was unclean and fsync was off: a new birth");
         *bytes = decoded.encode();
     }

@@ -1,0 +1,252 @@
+//! Records and heads as bytes.
+
+use bytes::Bytes;
+use prost::Message;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::clock::Stamp;
+use crate::entry::{Applied, Chain, Change, ChangeKind, EntryHead, FORMAT, Record};
+use crate::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::index::Incarnation;
+use crate::key::Keyspace;
+use crate::revision::Revision;
+
+/// Why bytes that should be a record or head are none.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// Not protobuf of this layout.
+    #[error("not a record of this format: {0}")]
+    Protobuf(#[from] prost::DecodeError),
+    /// The checksum at the end is not that of the bytes before it.
+    #[error("damaged (checksum)")]
+    Checksum,
+    /// A field has a value that none can have.
+    #[error("a record with an impossible {0}")]
+    Field(&'static str),
+    /// Written by a newer eddy.
+    #[error("format {found} is newer than this build understands ({FORMAT}); start the newer eddy that wrote it")]
+    Newer {
+        /// The version it says.
+        found: u32,
+    },
+}
+
+pub(super) mod wire {
+    //! The protobuf messages behind the types of this module.
+    use bytes::Bytes;
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Dot {
+        #[prost(fixed64, tag = "1")]
+        pub replica: u64,
+        #[prost(fixed64, tag = "2")]
+        pub birth: u64,
+        #[prost(uint64, tag = "3")]
+        pub seq: u64,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Change {
+        /// Keyspace (bit 0), local (bit 1), kind (bits 2 and 3: 1 put, 2 delete, 3 expire), applied (bits 4 and 5: 0 as
+        /// is, 1 later, 2 not).
+        #[prost(uint32, tag = "1")]
+        pub flags: u32,
+        #[prost(uint32, tag = "2")]
+        pub sub: u32,
+        #[prost(bytes = "bytes", tag = "3")]
+        pub key: Bytes,
+        #[prost(bytes = "bytes", tag = "4")]
+        pub value: Bytes,
+        #[prost(int64, tag = "5")]
+        pub lease: i64,
+        #[prost(int64, tag = "6")]
+        pub create_revision: i64,
+        #[prost(int64, tag = "7")]
+        pub version: i64,
+        /// Absent when this very record began the incarnation.
+        #[prost(message, optional, tag = "8")]
+        pub incarnation: Option<Dot>,
+        #[prost(fixed64, tag = "9")]
+        pub incarnation_stamp: u64,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Record {
+        #[prost(uint64, tag = "1")]
+        pub number: u64,
+        #[prost(int64, tag = "2")]
+        pub revision: i64,
+        #[prost(message, optional, tag = "3")]
+        pub dot: Option<Dot>,
+        #[prost(fixed64, tag = "4")]
+        pub stamp: u64,
+        #[prost(message, repeated, tag = "5")]
+        pub depends: Vec<Dot>,
+        #[prost(bytes = "bytes", tag = "6")]
+        pub previous: Bytes,
+        #[prost(message, repeated, tag = "7")]
+        pub changes: Vec<Change>,
+        #[prost(bool, tag = "8")]
+        pub trimmed: bool,
+        #[prost(message, repeated, tag = "9")]
+        pub outcomes: Vec<Change>,
+        /// 0: it stands for itself alone.
+        #[prost(uint64, tag = "10")]
+        pub first_seq: u64,
+        #[prost(bytes = "bytes", optional, tag = "11")]
+        pub resulting: Option<Bytes>,
+        #[prost(bool, tag = "12")]
+        pub settled: bool,
+    }
+}
+
+/// The field at the end of records and heads: XXH3 of all bytes before it. Field 15 of type fixed64, so that protobuf
+/// tools read it as any other.
+const CHECKSUM_TAG: u8 = 15 << 3 | 1;
+
+/// Length of the checksum field, bytes.
+const CHECKSUM_LEN: usize = 1 + 8;
+
+/// A message with its checksum.
+pub(super) fn seal(message: &impl Message) -> Bytes {
+    let mut bytes = Vec::with_capacity(message.encoded_len() + CHECKSUM_LEN);
+    message.encode_raw(&mut bytes);
+    let sum = xxh3_64(&bytes);
+    bytes.push(CHECKSUM_TAG);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes.into()
+}
+
+/// The message before the checksum.
+pub(super) fn unseal(bytes: &Bytes) -> Result<Bytes, CodecError> {
+    let end = bytes.len().checked_sub(CHECKSUM_LEN).ok_or(CodecError::Checksum)?;
+    let (message, sum) = bytes.split_at(end);
+    if sum[0] != CHECKSUM_TAG || sum[1..] != xxh3_64(message).to_le_bytes() {
+        return Err(CodecError::Checksum);
+    }
+    Ok(bytes.slice(..end))
+}
+
+pub(super) fn dot_to_wire(dot: Dot) -> wire::Dot {
+    wire::Dot { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+}
+
+pub(super) fn dot_from_wire(dot: &wire::Dot) -> Dot {
+    let origin = Origin { replica: ReplicaId::new(dot.replica), birth: Birth::new(dot.birth) };
+    Dot { origin, seq: dot.seq }
+}
+
+pub(super) fn chain_from_wire(bytes: &[u8]) -> Result<Chain, CodecError> {
+    Chain::from_wire(bytes).ok_or(CodecError::Field("chain hash"))
+}
+
+impl Change {
+    fn to_wire(&self, own: Incarnation) -> wire::Change {
+        let (kind, value, lease) = match &self.kind {
+            ChangeKind::Put { value, lease } => (1, value.clone(), *lease),
+            ChangeKind::Delete => (2, Bytes::new(), None),
+            ChangeKind::Expire => (3, Bytes::new(), None),
+        };
+        let applied = match self.applied {
+            Applied::AsIs => 0,
+            Applied::Later => 1,
+            Applied::Not => 2,
+        };
+        let elsewhere = self.incarnation != own;
+        wire::Change {
+            flags: u32::from(self.keyspace == Keyspace::System) | u32::from(self.local) << 1 | kind << 2 | applied << 4,
+            sub: self.sub,
+            key: self.key.clone(),
+            value,
+            lease: lease.map_or(0, LeaseId::get),
+            create_revision: self.create_revision.get(),
+            version: self.version,
+            incarnation: elsewhere.then(|| dot_to_wire(self.incarnation.dot)),
+            incarnation_stamp: if elsewhere { self.incarnation.stamp.get() } else { 0 },
+        }
+    }
+
+    fn from_wire(wire: wire::Change, own: Incarnation) -> Result<Self, CodecError> {
+        let kind = match wire.flags >> 2 & 3 {
+            1 => ChangeKind::Put { value: wire.value, lease: LeaseId::from_wire(wire.lease) },
+            2 => ChangeKind::Delete,
+            3 => ChangeKind::Expire,
+            _ => return Err(CodecError::Field("kind of change")),
+        };
+        let applied = match wire.flags >> 4 {
+            0 => Applied::AsIs,
+            1 => Applied::Later,
+            2 => Applied::Not,
+            _ => return Err(CodecError::Field("way of applying")),
+        };
+        if wire.key.is_empty() {
+            return Err(CodecError::Field("key"));
+        }
+        Ok(Self {
+            sub: wire.sub,
+            keyspace: if wire.flags & 1 == 0 { Keyspace::Client } else { Keyspace::System },
+            local: wire.flags & 2 != 0,
+            key: wire.key,
+            kind,
+            create_revision: Revision::new(wire.create_revision),
+            version: wire.version,
+            incarnation: wire
+                .incarnation
+                .map_or(own, |dot| Incarnation { stamp: Stamp::new(wire.incarnation_stamp), dot: dot_from_wire(&dot) }),
+            applied,
+        })
+    }
+}
+
+impl Record {
+    /// The record as the journal keeps it.
+    pub fn encode(&self) -> Bytes {
+        let own = Incarnation { stamp: self.head.stamp, dot: self.head.dot };
+        let changes = |changes: &[Change]| changes.iter().map(|change| change.to_wire(own)).collect();
+        let wire = wire::Record {
+            number: self.number,
+            revision: self.revision.map_or(0, Revision::get),
+            dot: Some(dot_to_wire(self.head.dot)),
+            stamp: self.head.stamp.get(),
+            depends: self.head.depends.iter().map(dot_to_wire).collect(),
+            previous: Bytes::copy_from_slice(self.head.previous.as_bytes()),
+            changes: changes(&self.changes),
+            trimmed: self.trimmed,
+            outcomes: changes(&self.outcomes),
+            first_seq: if self.head.first_seq == self.head.dot.seq { 0 } else { self.head.first_seq },
+            resulting: self.head.resulting.map(|chain| Bytes::copy_from_slice(chain.as_bytes())),
+            settled: self.settled,
+        };
+        seal(&wire)
+    }
+
+    /// Reads a record back. Keys and values share the memory of `bytes`.
+    ///
+    /// # Errors
+    /// When the bytes are no record.
+    pub fn decode(bytes: Bytes) -> Result<Self, CodecError> {
+        let wire = wire::Record::decode(unseal(&bytes)?)?;
+        let dot = dot_from_wire(&wire.dot.ok_or(CodecError::Field("name"))?);
+        let stamp = Stamp::new(wire.stamp);
+        let own = Incarnation { stamp, dot };
+        let changes = |changes: Vec<wire::Change>| {
+            changes.into_iter().map(|c| Change::from_wire(c, own)).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Self {
+            number: wire.number,
+            revision: (wire.revision != 0).then(|| Revision::new(wire.revision)),
+            head: EntryHead {
+                dot,
+                first_seq: if wire.first_seq == 0 { dot.seq } else { wire.first_seq },
+                stamp,
+                depends: wire.depends.iter().map(dot_from_wire).collect(),
+                previous: chain_from_wire(&wire.previous)?,
+                resulting: wire.resulting.map(|bytes| chain_from_wire(&bytes)).transpose()?,
+            },
+            changes: changes(wire.changes)?,
+            outcomes: changes(wire.outcomes)?,
+            trimmed: wire.trimmed,
+            settled: wire.settled,
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! The head: the state of a replica beside its records, replaced with every flush.
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::clock::Stamp;
+use crate::entry::codec::{self, wire};
+use crate::entry::{Chain, CodecError, FORMAT};
+use crate::id::{Birth, ClusterId, Dot, Identity, ReplicaId};
+use crate::revision::Revision;
+use crate::vector::VersionVector;
+
+/// Where the log of an origin's entries begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OriginHead {
+    /// Its last entry before the log (the origin with a `seq` of zero when all of them are in it).
+    pub dot: Dot,
+    /// The chain hash up to it.
+    pub chain: Chain,
+    /// All that its origin had applied then besides its own entries.
+    pub deps: VersionVector,
+}
+
+/// The state of a replica beside its records, replaced with every flush.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// Who the replica is.
+    pub identity: Identity,
+    /// The number the next record will have.
+    pub next_number: u64,
+    /// The newest revision.
+    pub revision: Revision,
+    /// The revision of the last compaction; -1 for none.
+    pub compacted: Revision,
+    /// What it has applied.
+    pub vector: VersionVector,
+    /// The chain hash of its own entries.
+    pub chain: Chain,
+    /// The highest stamp given or seen.
+    pub stamp: Stamp,
+    /// Hash of the replicated state; see [`crate::digest`].
+    pub state_hash: u128,
+    /// The same over the keys that stay on this replica.
+    pub local_hash: u128,
+    /// How many versions of client keys there are; `None` while a compaction is being swept, which changes it.
+    pub versions: Option<u64>,
+    /// What every member is known to have.
+    pub floor: VersionVector,
+    /// Durable vectors of members, as far as they count.
+    pub acks: Vec<(ReplicaId, VersionVector)>,
+    /// Where the log begins, origin by origin, in order.
+    pub origins: Vec<OriginHead>,
+    /// Up to which of its own entries peers may have been sent any.
+    pub offered: u64,
+    /// Keys that were last written before this revision show it as create and mod revision.
+    pub restamped: Option<Revision>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct WireAck {
+    #[prost(fixed64, tag = "1")]
+    member: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    vector: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct WireOrigin {
+    #[prost(message, optional, tag = "1")]
+    dot: Option<wire::Dot>,
+    #[prost(bytes = "bytes", tag = "2")]
+    chain: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    deps: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct WireHead {
+    #[prost(uint32, tag = "1")]
+    format: u32,
+    #[prost(fixed64, tag = "2")]
+    cluster: u64,
+    #[prost(fixed64, tag = "3")]
+    replica: u64,
+    #[prost(fixed64, tag = "4")]
+    birth: u64,
+    #[prost(uint32, tag = "5")]
+    ordinal: u32,
+    #[prost(uint64, tag = "6")]
+    next_number: u64,
+    #[prost(int64, tag = "7")]
+    revision: i64,
+    #[prost(sint64, tag = "8")]
+    compacted: i64,
+    #[prost(message, repeated, tag = "9")]
+    vector: Vec<wire::Dot>,
+    #[prost(bytes = "bytes", tag = "10")]
+    chain: Bytes,
+    #[prost(fixed64, tag = "11")]
+    stamp: u64,
+    #[prost(bytes = "bytes", tag = "12")]
+    state_hash: Bytes,
+    #[prost(bytes = "bytes", tag = "13")]
+    local_hash: Bytes,
+    #[prost(uint64, optional, tag = "14")]
+    versions: Option<u64>,
+    #[prost(bytes = "bytes", tag = "16")]
+    floor: Bytes,
+    #[prost(message, repeated, tag = "17")]
+    acks: Vec<WireAck>,
+    #[prost(message, repeated, tag = "18")]
+    origins: Vec<WireOrigin>,
+    #[prost(uint64, tag = "19")]
+    offered: u64,
+    #[prost(int64, optional, tag = "20")]
+    restamped: Option<i64>,
+}
+
+/// A vector that lies below another one, as the differences to it: one varint each, most of them a byte.
+fn below(top: &VersionVector, vector: &VersionVector) -> Bytes {
+    let mut bytes = Vec::with_capacity(top.len());
+    for dot in top.iter() {
+        prost::encoding::encode_varint(dot.seq.saturating_sub(vector.get(dot.origin)), &mut bytes);
+    }
+    bytes.into()
+}
+
+fn from_below(top: &VersionVector, mut bytes: &[u8]) -> Result<VersionVector, CodecError> {
+    let mut vector = VersionVector::default();
+    for dot in top.iter() {
+        let missing = prost::encoding::decode_varint(&mut bytes)?;
+        let seq = dot.seq.checked_sub(missing).ok_or(CodecError::Field("vector"))?;
+        if seq > 0 {
+            vector.advance(Dot { seq, ..dot });
+        }
+    }
+    if bytes.is_empty() { Ok(vector) } else { Err(CodecError::Field("vector")) }
+}
+
+impl Head {
+    /// The head as the journal keeps it. Its vectors must lie below its own.
+    pub fn encode(&self) -> Bytes {
+        let origins = self.origins.iter().map(|origin| WireOrigin {
+            dot: Some(codec::dot_to_wire(origin.dot)),
+            chain: Bytes::copy_from_slice(origin.chain.as_bytes()),
+            deps: below(&self.vector, &origin.deps),
+        });
+        let acks =
+            self.acks.iter().map(|(member, ack)| WireAck { member: member.get(), vector: below(&self.vector, ack) });
+        codec::seal(&WireHead {
+            format: FORMAT,
+            cluster: self.identity.cluster.get(),
+            replica: self.identity.replica.get(),
+            birth: self.identity.birth.get(),
+            ordinal: self.identity.ordinal.into(),
+            next_number: self.next_number,
+            revision: self.revision.get(),
+            compacted: self.compacted.get(),
+            vector: self.vector.iter().map(codec::dot_to_wire).collect(),
+            chain: Bytes::copy_from_slice(self.chain.as_bytes()),
+            stamp: self.stamp.get(),
+            state_hash: Bytes::copy_from_slice(&self.state_hash.to_le_bytes()),
+            local_hash: Bytes::copy_from_slice(&self.local_hash.to_le_bytes()),
+            versions: self.versions,
+            floor: below(&self.vector, &self.floor),
+            acks: acks.collect(),
+            origins: origins.collect(),
+            offered: self.offered,
+            restamped: self.restamped.map(Revision::get),
+        })
+    }
+
+    /// Reads a head back.
+    ///
+    /// # Errors
+    /// When the bytes are no head, or one of a newer format.
+    pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
+        let wire = WireHead::decode(codec::unseal(bytes)?)?;
+        if wire.format > FORMAT {
+            return Err(CodecError::Newer { found: wire.format });
+        }
+        let hash =
+            |bytes: &[u8]| bytes.try_into().map(u128::from_le_bytes).map_err(|_| CodecError::Field("state hash"));
+        let vector: VersionVector = wire.vector.iter().map(codec::dot_from_wire).collect();
+        let origin = |origin: WireOrigin| {
+            Ok(OriginHead {
+                dot: codec::dot_from_wire(&origin.dot.ok_or(CodecError::Field("origin"))?),
+                chain: codec::chain_from_wire(&origin.chain)?,
+                deps: from_below(&vector, &origin.deps)?,
+            })
+        };
+        let ack = |ack: WireAck| Ok((ReplicaId::new(ack.member), from_below(&vector, &ack.vector)?));
+        Ok(Self {
+            identity: Identity {
+                cluster: ClusterId::new(wire.cluster),
+                replica: ReplicaId::new(wire.replica),
+                birth: Birth::new(wire.birth),
+                ordinal: u16::try_from(wire.ordinal).map_err(|_| CodecError::Field("ordinal"))?,
+            },
+            next_number: wire.next_number,
+            revision: Revision::new(wire.revision),
+            compacted: Revision::new(wire.compacted),
+            chain: codec::chain_from_wire(&wire.chain)?,
+            stamp: Stamp::new(wire.stamp),
+            state_hash: hash(&wire.state_hash)?,
+            local_hash: hash(&wire.local_hash)?,
+            versions: wire.versions,
+            floor: from_below(&vector, &wire.floor)?,
+            acks: wire.acks.into_iter().map(ack).collect::<Result<_, CodecError>>()?,
+            origins: wire.origins.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
+            offered: wire.offered,
+            restamped: wire.restamped.map(Revision::new),
+            vector,
+        })
+    }
+
+    /// The same under another birth: what was numbered under the old one may be lost.
+    #[must_use]
+    pub fn reborn(mut self, birth: Birth) -> Self {
+        self.identity.birth = birth;
+        self.chain = Chain::default();
+        self.offered = 0;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_of_a_newer_format_is_refused() {
+        let wire = WireHead { format: FORMAT + 1, ..WireHead::default() };
+        let error = Head::decode(&codec::seal(&wire)).unwrap_err();
+        assert!(matches!(error, CodecError::Newer { found } if found == FORMAT + 1));
+    }
+}

@@ -1,0 +1,93 @@
+//! The first entry of a cluster: the same everywhere, made by nobody, so that a static list of members needs no
+//! coordination.
+
+use bytes::Bytes;
+
+use crate::clock::Stamp;
+use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead};
+use crate::id::{Birth, Dot, Origin, ReplicaId};
+use crate::index::Incarnation;
+use crate::key::Keyspace;
+use crate::members;
+
+use crate::revision::Revision;
+use crate::rules::Rules;
+use crate::system::SystemKey;
+use crate::vector::VersionVector;
+
+/// Whose entry it is: nobody's.
+pub const ORIGIN: Origin = Origin { replica: ReplicaId::new(0), birth: Birth::new(0) };
+
+/// The name of the first entry.
+pub const DOT: Dot = Dot { origin: ORIGIN, seq: 1 };
+
+/// A member of the cluster as it is founded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Founder {
+    /// Its id.
+    pub id: ReplicaId,
+    /// Its name.
+    pub name: String,
+    /// Where other members reach it.
+    pub peer_urls: Vec<String>,
+}
+
+/// What a cluster begins with; the same for all who found it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Genesis {
+    /// The members, in any order.
+    pub founders: Vec<Founder>,
+    /// How concurrent writes are merged.
+    pub rules: Rules,
+}
+
+impl Genesis {
+    /// The founders in order of id: their ordinals are their places.
+    fn ranked(&self) -> Vec<&Founder> {
+        let mut founders: Vec<_> = self.founders.iter().collect();
+        founders.sort_unstable_by_key(|founder| founder.id);
+        founders.dedup_by_key(|founder| founder.id);
+        founders
+    }
+
+    /// Whose revision spaces are that founder's.
+    pub fn ordinal_of(&self, id: ReplicaId) -> Option<u16> {
+        self.ranked().iter().position(|founder| founder.id == id).and_then(|place| u16::try_from(place).ok())
+    }
+
+    /// The first entry.
+    pub fn entry(&self) -> Entry {
+        let own = Incarnation { stamp: Stamp::default(), dot: DOT };
+        let mut changes = vec![];
+        let mut set = |key: SystemKey, value: Bytes| {
+            changes.push(Change {
+                sub: 0,
+                keyspace: Keyspace::System,
+                local: false,
+                key: key.encode(),
+                kind: ChangeKind::Put { value, lease: None },
+                create_revision: Revision::default(),
+                version: 1,
+                incarnation: own,
+                applied: Applied::AsIs,
+            });
+        };
+        set(SystemKey::Rules, self.rules.encode());
+        for (place, founder) in self.ranked().into_iter().enumerate() {
+            let mut peer_urls = founder.peer_urls.clone();
+            peer_urls.sort_unstable();
+            set(SystemKey::Member(founder.id), members::member_value(&peer_urls, false));
+            set(SystemKey::Attributes(founder.id), members::attributes_value(&founder.name, &[]));
+            set(SystemKey::Ordinal(place as u16, founder.id), Bytes::new());
+        }
+        let head = EntryHead {
+            dot: DOT,
+            first_seq: 1,
+            stamp: Stamp::default(),
+            depends: VersionVector::default(),
+            previous: Chain::default(),
+            resulting: None,
+        };
+        Entry { head, changes }
+    }
+}

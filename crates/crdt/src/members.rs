@@ -1,0 +1,187 @@
+//! The members of the cluster, as the system keys say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::floor::Acks;
+use crate::id::{Dot, ReplicaId};
+use crate::revision::{Revision, SPACES};
+use crate::system::{System, SystemKey};
+
+/// A member of the cluster, or one that was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its id.
+    pub id: ReplicaId,
+    /// Its name; empty until it has published it.
+    pub name: String,
+    /// Where other members reach it.
+    pub peer_urls: Vec<String>,
+    /// Where clients reach it.
+    pub client_urls: Vec<String>,
+    /// Whose revision spaces are its own.
+    pub ordinal: Option<u16>,
+    /// Whether it is a learner.
+    pub learner: bool,
+    /// Whether it was removed.
+    pub removed: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct MemberValue {
+    #[prost(string, repeated, tag = "1")]
+    peer_urls: Vec<String>,
+    #[prost(bool, tag = "2")]
+    learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AttributesValue {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, repeated, tag = "2")]
+    client_urls: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SpaceValue {
+    #[prost(uint64, tag = "1")]
+    space: u64,
+}
+
+/// The value of [`SystemKey::Member`].
+pub fn member_value(peer_urls: &[String], learner: bool) -> Bytes {
+    MemberValue { peer_urls: peer_urls.to_vec(), learner }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Attributes`].
+pub fn attributes_value(name: &str, client_urls: &[String]) -> Bytes {
+    AttributesValue { name: name.to_owned(), client_urls: client_urls.to_vec() }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Space`].
+pub fn space_value(space: u64) -> Bytes {
+    SpaceValue { space }.encode_to_vec().into()
+}
+
+/// Whether a system key has a say in who is a member.
+pub fn concerns(key: &SystemKey) -> bool {
+    !matches!(key, SystemKey::Lease(_) | SystemKey::Alarm(_))
+}
+
+/// The members, read from the system keys.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Members {
+    members: BTreeMap<ReplicaId, Member>,
+    /// Who was removed, by the entry that says so.
+    removals: BTreeMap<ReplicaId, Dot>,
+    /// Every use of an ordinal.
+    ordinals: BTreeSet<(u16, ReplicaId)>,
+    highest_space: u64,
+}
+
+impl Members {
+    /// Reads the system keys.
+    pub fn read(system: &System) -> Self {
+        let mut read = Self::default();
+        for (key, value) in system {
+            match SystemKey::decode(key) {
+                Some(SystemKey::Member(id)) => {
+                    let value = MemberValue::decode(&value.value[..]).unwrap_or_default();
+                    let member = read.member(id);
+                    (member.peer_urls, member.learner) = (value.peer_urls, value.learner);
+                }
+                Some(SystemKey::Attributes(id)) => {
+                    let value = AttributesValue::decode(&value.value[..]).unwrap_or_default();
+                    let member = read.member(id);
+                    (member.name, member.client_urls) = (value.name, value.client_urls);
+                }
+                Some(SystemKey::Removed(id)) => {
+                    read.member(id).removed = true;
+                    read.removals.insert(id, value.incarnation.dot);
+                }
+                Some(SystemKey::Ordinal(ordinal, id)) => {
+                    read.ordinals.insert((ordinal, id));
+                    read.highest_space = read.highest_space.max(ordinal.into());
+                }
+                Some(SystemKey::Space(_)) => {
+                    let space = SpaceValue::decode(&value.value[..]).unwrap_or_default().space;
+                    read.highest_space = read.highest_space.max(space);
+                }
+                Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules) | None => {}
+            }
+        }
+        // Of two that use the same ordinal the one with the smaller id keeps it.
+        let mut taken = BTreeSet::new();
+        for (ordinal, id) in &read.ordinals {
+            if taken.insert(*ordinal)
+                && let Some(member) = read.members.get_mut(id)
+            {
+                member.ordinal.get_or_insert(*ordinal);
+            }
+        }
+        read
+    }
+
+    fn member(&mut self, id: ReplicaId) -> &mut Member {
+        self.members.entry(id).or_insert_with(|| Member {
+            id,
+            name: String::new(),
+            peer_urls: vec![],
+            client_urls: vec![],
+            ordinal: None,
+            learner: false,
+            removed: false,
+        })
+    }
+
+    /// All members, also those that were removed, in order of id.
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// A member, or one that was.
+    pub fn get(&self, id: ReplicaId) -> Option<&Member> {
+        self.members.get(&id)
+    }
+
+    /// Whether that one is a member now.
+    pub fn is_present(&self, id: ReplicaId) -> bool {
+        self.get(id).is_some_and(|member| !member.removed)
+    }
+
+    /// Whether that one was removed.
+    pub fn is_removed(&self, id: ReplicaId) -> bool {
+        self.removals.contains_key(&id)
+    }
+
+    /// Whether no members are known: a replica that has joined none yet.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The lowest ordinal that nobody uses or ever used.
+    pub fn free_ordinal(&self) -> Option<u16> {
+        let used: BTreeSet<u16> = self.ordinals.iter().map(|(ordinal, _)| *ordinal).collect();
+        (0..SPACES as u16).find(|ordinal| !used.contains(ordinal))
+    }
+
+    /// The lowest space of that ordinal above every one that any member is known to have used, and above `than`.
+    pub fn next_space(&self, ordinal: u16, than: Revision) -> u64 {
+        let above = self.highest_space.max(than.space());
+        let ordinal = u64::from(ordinal);
+        if ordinal > above { ordinal } else { ((above - ordinal) / SPACES + 1) * SPACES + ordinal }
+    }
+
+    /// Whose acknowledgements settling waits for: all members, and of those that were removed the ones whose removal some
+    /// member has not acknowledged yet.
+    pub fn counting<'a>(&'a self, acks: &'a Acks) -> impl Iterator<Item = ReplicaId> + 'a {
+        let present = || self.members.values().filter(|member| !member.removed).map(|member| member.id);
+        let waiting = self.removals.iter().filter(move |(_, removal)| {
+            !present().all(|id| acks.counted().get(&id).is_some_and(|ack| ack.contains(**removal)))
+        });
+        present().chain(waiting.map(|(id, _)| *id))
+    }
+}
