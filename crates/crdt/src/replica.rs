@@ -687,6 +687,13 @@ impl Replica {
         self.alarms.iter().copied()
     }
 
+    /// Alarms that stop writes here: all but those of other members. Clients see every alarm, as in etcd, where any of
+    /// them stops all members; but here each member has its own disk to fill, and the others go on without it.
+    pub fn alarms_that_stop(&self) -> impl Iterator<Item = Alarm> + '_ {
+        let elsewhere = |member| member != self.identity.replica && self.members.is_present(member);
+        self.alarms().filter(move |alarm| !elsewhere(alarm.member))
+    }
+
     /// What is known of a lease.
     pub fn lease(&self, now: Now, id: LeaseId) -> Option<LeaseStatus> {
         self.state.leases.status(now, id)

@@ -45,10 +45,9 @@ pub fn refused(refusal: Refusal) -> Status {
         Refusal::MemberExists => (Code::FailedPrecondition, "etcdserver: member ID already exist"),
         Refusal::PeerUrlExists => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
         Refusal::MemberNotLearner => (Code::FailedPrecondition, "etcdserver: can only promote a learner member"),
-        Refusal::LastMember => (
-            Code::FailedPrecondition,
-            "etcdserver: re-configuration failed due to not enough started members",
-        ),
+        Refusal::LastMember => {
+            (Code::FailedPrecondition, "etcdserver: re-configuration failed due to not enough started members")
+        }
         Refusal::TooManyMembers => (Code::FailedPrecondition, "eddy: all ordinals of members are used"),
         Refusal::SpacesExhausted => (Code::ResourceExhausted, "eddy: no revision space is left"),
     };

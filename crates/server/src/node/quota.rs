@@ -44,7 +44,13 @@ pub(crate) fn cost(command: &Command) -> u64 {
         | Command::Compact(_)
         | Command::LeaseRevoke(_)
         | Command::LeaseRenew(_)
-        | Command::SetAlarm { .. } => 0,
+        | Command::SetAlarm { .. }
+        | Command::MemberAdd { .. }
+        | Command::MemberRemove(_)
+        | Command::MemberUpdate { .. }
+        | Command::MemberPromote(_)
+        | Command::MemberPublish { .. }
+        | Command::Leap => 0,
     }
 }
 
@@ -63,7 +69,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Takes note of the alarms that are raised now.
     pub(crate) fn note_alarms(&self, replica: &Replica) {
-        let raised = |kind| replica.alarms().any(|alarm| alarm.kind == kind);
+        let raised = |kind| replica.alarms_that_stop().any(|alarm| alarm.kind == kind);
         self.no_space.store(raised(AlarmKind::NoSpace), Ordering::Release);
         self.corrupt.store(raised(AlarmKind::Corrupt), Ordering::Release);
     }
