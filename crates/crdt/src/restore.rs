@@ -141,6 +141,9 @@ impl Loader {
                 Keyspace::System => self.system(number, change),
             }
         }
+        // What merges gave stands behind the changes in the record, but not in the revision.
+        now.sort_by_key(|(sub, _)| *sub);
+        later.sort_by_key(|(sub, _)| *sub);
         if let Some(revision) = record.revision {
             self.changed.push((revision, now));
             if !later.is_empty() {

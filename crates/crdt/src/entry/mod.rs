@@ -161,7 +161,8 @@ pub struct Record {
 impl Record {
     /// What happened to keys here, in order.
     pub fn effective(&self) -> impl Iterator<Item = &Change> {
-        self.changes.iter().chain(&self.outcomes).filter(|change| change.applied != Applied::Not)
+        let at = |applied| self.changes.iter().chain(&self.outcomes).filter(move |change| change.applied == applied);
+        at(Applied::AsIs).chain(at(Applied::Later))
     }
 
     /// The entry in it, as it travels.

@@ -1,6 +1,6 @@
 //! What a user of Kubernetes sees after sites that could not hear each other meet again.
 
-use eddy_crdt::id::LeaseId;
+use eddy_crdt::id::{LeaseId, ReplicaId};
 use eddy_crdt::key::Keyspace;
 use eddy_crdt::merge::{self, CounterRule, Outcome, Rule, Rules};
 use eddy_crdt::object::json::Json;
@@ -425,15 +425,15 @@ fn one_lease_granted_twice_is_the_longer_one_and_a_renewal_outlives_an_expiry() 
     let key: &'static [u8] = Box::leak(SystemKey::Lease(LeaseId::new(5)).encode().to_vec().into());
     let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
     let mut sites = Sites::new(place, 2);
-    sites.put(0, system::lease_value(60));
-    sites.put(1, system::lease_value(10));
+    sites.put(0, system::lease_value(60, ReplicaId::new(1)));
+    sites.put(1, system::lease_value(10, ReplicaId::new(1)));
     let (outcome, _) = meet(&mut sites);
     assert_eq!(outcome.rule, Some(Rule::LongestLease));
     assert_eq!(system::lease_ttl(&outcome.live.expect("there").value), Some(60));
     sites.expire(0);
-    sites.put(1, system::lease_value(60));
+    sites.put(1, system::lease_value(60, ReplicaId::new(1)));
     assert!(meet(&mut sites).0.live.is_some());
-    sites.put(0, system::lease_value(60));
+    sites.put(0, system::lease_value(60, ReplicaId::new(1)));
     sites.delete(1);
     assert_eq!(meet(&mut sites).0.live, None, "revoked");
 }
