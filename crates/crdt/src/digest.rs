@@ -36,7 +36,7 @@ impl Digest {
     }
 }
 
-fn element(keyspace: Keyspace, key: &[u8], value: &[u8], version: i64, lease: Option<LeaseId>) -> u128 {
+pub(crate) fn element(keyspace: Keyspace, key: &[u8], value: &[u8], version: i64, lease: Option<LeaseId>) -> u128 {
     let mut hasher = Xxh3::new();
     hasher.update(&[u8::from(keyspace == Keyspace::System)]);
     hasher.update(&(key.len() as u64).to_le_bytes());

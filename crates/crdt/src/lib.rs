@@ -13,6 +13,7 @@
 //!   [`object`]: the fields of Kubernetes objects;
 //! - [`system`]: leases and alarms as keys; [`lease`]: who lives how long; [`digest`]: hashes of the state;
 //! - [`read`]: ranges and compares; [`txn`]: a transaction in progress;
+//! - [`sync`]: what replicas tell each other;
 //! - [`replica`]: the machine; [`restore`]: the machine from its records.
 
 pub mod clock;
@@ -44,6 +45,7 @@ pub mod revision;
 pub mod rules;
 mod settle;
 pub mod state;
+pub mod sync;
 pub mod system;
 pub mod tally;
 pub mod txn;

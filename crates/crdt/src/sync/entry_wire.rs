@@ -1,0 +1,192 @@
+//! Entries as they travel: what every replica must know of them, with values as deltas where that is shorter.
+//!
+//! An entry is encoded once for all peers: a delta's base is the value that the writer had before, which every replica
+//! that may be sent the entry has had too.
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::clock::Stamp;
+use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead};
+use crate::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::index::Incarnation;
+use crate::key::{Key, Keyspace};
+use crate::revision::Revision;
+use crate::sync::delta::{Delta, DeltaError};
+use crate::sync::error::DecodeError;
+use crate::sync::wire::{self, WireChange, WireDot, WireOrigin};
+
+const SYSTEM: u32 = 1;
+const DELTA: u32 = 2;
+const KIND_SHIFT: u32 = 2;
+
+/// An entry as it is sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Encoded {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// How many of its values are deltas.
+    pub deltas: u32,
+    /// How many bytes the deltas saved.
+    pub saved: usize,
+}
+
+/// Encodes what travels of an entry. `base_of` gives the value that a change's writer had before, if it is still here;
+/// with one that always gives `None` every value is sent whole.
+pub fn encode(entry: &Entry, mut base_of: impl FnMut(&Change) -> Option<Bytes>) -> Encoded {
+    let (head, mut deltas, mut saved) = (&entry.head, 0, 0);
+    let mut changes = Vec::with_capacity(entry.changes.len());
+    for change in entry.changes.iter().filter(|change| !change.local) {
+        let mut wire = change_to_wire(change, head);
+        if let ChangeKind::Put { value, .. } = &change.kind
+            && let Some(delta) = base_of(change).and_then(|base| Delta::between(&base, value))
+        {
+            deltas += 1;
+            saved += value.len() - delta.patch.len();
+            wire.flags |= DELTA;
+            wire.base = Bytes::copy_from_slice(&delta.base.to_le_bytes());
+            (wire.len, wire.check, wire.value) = (delta.len as u64, delta.check, delta.patch);
+        }
+        changes.push(wire);
+    }
+    let wire = wire::WireEntry {
+        replica: head.dot.origin.replica.get(),
+        birth: head.dot.origin.birth.get(),
+        seq: head.dot.seq,
+        first_seq: if head.first_seq == head.dot.seq { 0 } else { head.first_seq },
+        stamp: head.stamp.get(),
+        depends: wire::vector_to_wire(&head.depends),
+        previous: Bytes::copy_from_slice(head.previous.as_bytes()),
+        changes,
+        resulting: head.resulting.map_or(Bytes::new(), |chain| Bytes::copy_from_slice(chain.as_bytes())),
+    };
+    Encoded { bytes: wire.encode_to_vec().into(), deltas, saved }
+}
+
+fn change_to_wire(change: &Change, head: &EntryHead) -> WireChange {
+    let (kind, value, lease) = match &change.kind {
+        ChangeKind::Put { value, lease } => (1, value.clone(), *lease),
+        ChangeKind::Delete => (2, Bytes::new(), None),
+        ChangeKind::Expire => (3, Bytes::new(), None),
+    };
+    let Incarnation { stamp, dot } = change.incarnation;
+    let began_here = stamp == head.stamp && dot == head.dot;
+    let own = dot.origin == head.dot.origin;
+    let incarnation =
+        wire::Incarnation { stamp: stamp.get(), seq: dot.seq, origin: (!own).then(|| WireOrigin::new(dot.origin)) };
+    WireChange {
+        flags: kind << KIND_SHIFT | if change.keyspace == Keyspace::System { SYSTEM } else { 0 },
+        key: change.key.clone(),
+        value,
+        lease: lease.map_or(0, LeaseId::get),
+        version: change.version,
+        incarnation: (!began_here).then_some(incarnation),
+        ..WireChange::default()
+    }
+}
+
+/// A received entry whose deltas are not resolved yet.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Received {
+    /// Its name and place.
+    pub head: EntryHead,
+    changes: Vec<(Change, Option<Delta>)>,
+}
+
+/// Why the values of an entry cannot be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unresolved {
+    /// The base of one is not here: it must be asked for whole.
+    NoBase,
+    /// A delta is damaged.
+    Damaged(DeltaError),
+}
+
+/// Reads an entry. Keys and values share the memory of `bytes`.
+///
+/// # Errors
+/// When the bytes are no entry.
+pub fn decode(bytes: Bytes) -> Result<Received, DecodeError> {
+    let wire = wire::WireEntry::decode(bytes)?;
+    let origin = Origin { replica: ReplicaId::new(wire.replica), birth: Birth::new(wire.birth) };
+    let head = EntryHead {
+        dot: Dot { origin, seq: wire.seq },
+        first_seq: if wire.first_seq == 0 { wire.seq } else { wire.first_seq },
+        stamp: Stamp::new(wire.stamp),
+        depends: wire.depends.iter().map(WireDot::get).collect(),
+        previous: Chain::from_wire(&wire.previous).ok_or(DecodeError::Field("chain hash"))?,
+        resulting: match &wire.resulting[..] {
+            [] => None,
+            chain => Some(Chain::from_wire(chain).ok_or(DecodeError::Field("chain hash"))?),
+        },
+    };
+    if head.dot.seq == 0 || head.first_seq > head.dot.seq || wire.changes.is_empty() {
+        return Err(DecodeError::Field("number of an entry"));
+    }
+    let changes = wire.changes.into_iter().map(|change| change_from_wire(change, &head));
+    Ok(Received { changes: changes.collect::<Result<_, _>>()?, head })
+}
+
+fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Option<Delta>), DecodeError> {
+    let put = wire.flags >> KIND_SHIFT == 1;
+    let delta = if wire.flags & DELTA != 0 {
+        let base = wire.base[..].try_into().map_err(|_| DecodeError::Field("base of a delta"))?;
+        let len = usize::try_from(wire.len).map_err(|_| DecodeError::Field("length of a delta"))?;
+        Some(Delta { base: u128::from_le_bytes(base), len, check: wire.check, patch: wire.value.clone() })
+    } else {
+        None
+    };
+    let kind = match wire.flags >> KIND_SHIFT {
+        1 => ChangeKind::Put { value: wire.value, lease: LeaseId::from_wire(wire.lease) },
+        2 => ChangeKind::Delete,
+        3 => ChangeKind::Expire,
+        _ => return Err(DecodeError::Field("kind of change")),
+    };
+    if delta.is_some() && !put {
+        return Err(DecodeError::Field("delta that is no put"));
+    }
+    if wire.key.is_empty() {
+        return Err(DecodeError::Field("key"));
+    }
+    let incarnation = match wire.incarnation {
+        None => Incarnation { stamp: head.stamp, dot: head.dot },
+        Some(wire) => {
+            let origin = wire.origin.map_or(head.dot.origin, |origin| origin.get());
+            Incarnation { stamp: Stamp::new(wire.stamp), dot: Dot { origin, seq: wire.seq } }
+        }
+    };
+    let change = Change {
+        sub: 0,
+        keyspace: wire::keyspace_from_wire(wire.flags),
+        local: false,
+        key: wire.key,
+        kind,
+        create_revision: Revision::default(),
+        version: wire.version,
+        incarnation,
+        applied: Applied::AsIs,
+    };
+    Ok((change, delta))
+}
+
+impl Received {
+    /// Bytes that resolving it will take, as it says.
+    pub fn expanded_len(&self) -> usize {
+        self.changes.iter().filter_map(|(_, delta)| delta.as_ref()).fold(0, |sum, d| sum.saturating_add(d.len))
+    }
+
+    /// The entry with all its values. `find` gives the bytes of that hash, if they are here, for that key.
+    ///
+    /// # Errors
+    /// When a base is not here, or a delta is damaged.
+    pub fn resolve(self, mut find: impl FnMut(Keyspace, &Key, u128) -> Option<Bytes>) -> Result<Entry, Unresolved> {
+        let resolved = self.changes.into_iter().map(|(mut change, delta)| {
+            if let (ChangeKind::Put { value, .. }, Some(delta)) = (&mut change.kind, delta) {
+                let base = find(change.keyspace, &change.key, delta.base).ok_or(Unresolved::NoBase)?;
+                *value = delta.apply(&base).map_err(Unresolved::Damaged)?;
+            }
+            Ok(change)
+        });
+        Ok(Entry { changes: resolved.collect::<Result<_, _>>()?, head: self.head })
+    }
+}

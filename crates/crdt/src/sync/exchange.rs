@@ -1,0 +1,182 @@
+//! What the sessions of one replica share: entries encoded once for all peers, and who is connected.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::entry::Entry;
+use crate::id::{Dot, ReplicaId};
+use crate::replica::Replica;
+use crate::sync::entry_wire::{self, Encoded};
+
+/// Bounds and intervals of all sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// About how much one message of entries carries, bytes before deltas.
+    pub batch_bytes: usize,
+    /// How much may be on its way to a peer that it has not acknowledged, bytes before deltas.
+    pub in_flight_bytes: usize,
+    /// How often what this replica has is acknowledged, milliseconds.
+    pub ack_interval_ms: u64,
+    /// How often what others have is passed on, milliseconds.
+    pub forward_acks_interval_ms: u64,
+    /// How long an entry is left to a peer's own link with whoever made it before it is forwarded, milliseconds.
+    pub forward_delay_ms: u64,
+    /// How long entries wait for what they depend on before everything is asked for again, milliseconds.
+    pub patience_ms: u64,
+    /// After how long without an acknowledgement entries are sent again, milliseconds.
+    pub resend_ms: u64,
+    /// How often a peer is pinged, milliseconds.
+    pub ping_interval_ms: u64,
+    /// How often state hashes are compared at most, milliseconds.
+    pub hash_interval_ms: u64,
+    /// How far a peer's wall clock may be off before that is told, milliseconds.
+    pub clock_tolerance_ms: u64,
+    /// How many bytes of encoded entries are kept for peers that are a little behind.
+    pub cache_bytes: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            batch_bytes: 1 << 20,
+            in_flight_bytes: 4 << 20,
+            ack_interval_ms: 50,
+            forward_acks_interval_ms: 500,
+            // Longer than a round trip and an interval of acknowledgements over most links.
+            forward_delay_ms: 1_000,
+            patience_ms: 1_000,
+            resend_ms: 10_000,
+            ping_interval_ms: 5_000,
+            hash_interval_ms: 1_000,
+            clock_tolerance_ms: 10_000,
+            cache_bytes: 8 << 20,
+        }
+    }
+}
+
+/// How much was encoded; see [`Exchange::tally`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EncodeTally {
+    /// Entries.
+    pub entries: u64,
+    /// Their bytes as sent.
+    pub bytes: u64,
+    /// Values sent as deltas.
+    pub deltas: u64,
+    /// Bytes that the deltas saved.
+    pub saved_bytes: u64,
+    /// How often an entry had been encoded for another peer already.
+    pub reused: u64,
+}
+
+/// What the sessions of one replica share. Locked for moments only.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    tuning: Tuning,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    encoded: HashMap<Dot, Arc<Encoded>>,
+    order: VecDeque<Dot>,
+    bytes: usize,
+    tally: EncodeTally,
+    links: BTreeMap<ReplicaId, usize>,
+}
+
+impl Exchange {
+    /// One for all sessions of a replica.
+    pub fn new(tuning: Tuning) -> Arc<Self> {
+        Arc::new(Self { tuning, shared: Mutex::default() })
+    }
+
+    /// Bounds and intervals.
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// How much was encoded so far.
+    pub fn tally(&self) -> EncodeTally {
+        self.lock().tally
+    }
+
+    /// Members that entries are exchanged with now, in order.
+    pub fn links(&self) -> Vec<ReplicaId> {
+        self.lock().links.keys().copied().collect()
+    }
+
+    /// The entry as it is sent, encoded now or before.
+    pub(super) fn encode(&self, replica: &Replica, entry: &Entry) -> Arc<Encoded> {
+        let dot = entry.head.dot;
+        {
+            let mut shared = self.lock();
+            if let Some(encoded) = shared.encoded.get(&dot).cloned() {
+                shared.tally.reused += 1;
+                return encoded;
+            }
+        }
+        let encoded = Arc::new(entry_wire::encode(entry, |change| replica.value_before(dot, change)));
+        let mut shared = self.lock();
+        shared.count(&encoded);
+        // Another session may have done the same meanwhile.
+        if shared.encoded.insert(dot, Arc::clone(&encoded)).is_none() {
+            shared.order.push_back(dot);
+            shared.bytes += encoded.bytes.len();
+        }
+        while shared.bytes > self.tuning.cache_bytes {
+            let Some(oldest) = shared.order.pop_front() else { break };
+            if let Some(gone) = shared.encoded.remove(&oldest) {
+                shared.bytes -= gone.bytes.len();
+            }
+        }
+        encoded
+    }
+
+    /// The entry without deltas, for a peer that lacks a base.
+    pub(super) fn encode_whole(&self, entry: &Entry) -> Arc<Encoded> {
+        let encoded = Arc::new(entry_wire::encode(entry, |_| None));
+        self.lock().count(&encoded);
+        encoded
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // Nothing is left half done in there, whoever panicked.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn count(&mut self, encoded: &Encoded) {
+        self.tally.entries += 1;
+        self.tally.bytes += encoded.bytes.len() as u64;
+        self.tally.deltas += u64::from(encoded.deltas);
+        self.tally.saved_bytes += encoded.saved as u64;
+    }
+}
+
+/// That entries are exchanged with a peer, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Link {
+    exchange: Arc<Exchange>,
+    peer: ReplicaId,
+}
+
+impl Link {
+    pub fn new(exchange: &Arc<Exchange>, peer: ReplicaId) -> Self {
+        *exchange.lock().links.entry(peer).or_default() += 1;
+        Self { exchange: Arc::clone(exchange), peer }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let mut shared = self.exchange.lock();
+        if let Some(sessions) = shared.links.get_mut(&self.peer) {
+            *sessions -= 1;
+            if *sessions == 0 {
+                shared.links.remove(&self.peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! What replicas say to each other, and its codec.
+//!
+//! Messages are protobuf and end in a checksum, as records do. Everything has a bound, and whatever arrives gives a
+//! message or a typed error.
+
+use bytes::Bytes;
+use prost::Message as _;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::entry::Chain;
+use crate::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
+use crate::key::{Key, Keyspace};
+use crate::revision::Revision;
+use crate::sync::error::DecodeError;
+use crate::sync::wire::{self, Body, WireChain, WireDot};
+use crate::vector::VersionVector;
+
+/// The version of the protocol that this build speaks. A higher one is refused: it changed the meaning of something.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest message but those that carry a single entry, bytes.
+pub const MESSAGE_MAX: usize = 8 << 20;
+
+/// The longest entry as it travels, bytes: a delete of a million keys is one.
+pub const ENTRY_MAX: usize = 256 << 20;
+
+/// The most chain hashes in one message.
+pub const CHAINS_MAX: usize = 4096;
+
+/// The most members or origins that a message may name; there are no more revision spaces.
+const NAMES_MAX: usize = 1 << 14;
+
+/// The most pieces that a range of keys is cut into for comparing.
+pub const PIECES_MAX: usize = 64;
+
+/// The longest text in a refusal that is passed on, characters.
+const TEXT_MAX: usize = 512;
+
+/// A key with its keyspace: a place in the order of all keys.
+pub type Place = (Keyspace, Key);
+
+/// Who a replica is and what it has: the first message of each side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// The version of the protocol it speaks.
+    pub protocol: u32,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its member id.
+    pub replica: ReplicaId,
+    /// The birth of its data dir.
+    pub birth: Birth,
+    /// What it has on disk.
+    pub vector: VersionVector,
+    /// Chain hashes of origins: at its vector and some further back.
+    pub chains: Vec<(Dot, Chain)>,
+    /// What it cannot send the entries of any more, because every member was known to have them.
+    pub begins: VersionVector,
+    /// Whether it has nothing yet.
+    pub empty: bool,
+    /// Its newest revision, which tells the revision space it uses.
+    pub revision: Revision,
+    /// The rules of merging that its cluster follows.
+    pub rules: u32,
+}
+
+/// Why a peer is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Reason {
+    /// A reason that this build does not know.
+    Other = 0,
+    /// It is of another cluster.
+    Cluster = 1,
+    /// It speaks too new a protocol.
+    Version = 2,
+    /// It is not who it should be.
+    Identity = 3,
+    /// It is no member that the refusing replica knows.
+    UnknownMember = 4,
+    /// It was removed.
+    RemovedMember = 5,
+    /// Two histories of one origin.
+    Fork = 6,
+    /// It broke the protocol.
+    Protocol = 7,
+}
+
+impl Reason {
+    fn from_wire(raw: u32) -> Self {
+        use Reason::*;
+        [Cluster, Version, Identity, UnknownMember, RemovedMember, Fork, Protocol]
+            .into_iter()
+            .find(|reason| *reason as u32 == raw)
+            .unwrap_or(Other)
+    }
+}
+
+/// A piece of the key space and the hash of what lies in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// The place it ends before; `None`: after all keys.
+    pub end: Option<Place>,
+    /// The sum of the hashes of its keys.
+    pub hash: u128,
+}
+
+/// Acknowledgements: what members have on disk, as what changed since the message before.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Acks {
+    /// Which run of messages this belongs to; see [`Message::Again`].
+    pub epoch: u32,
+    /// Counts 1, 2, 3, ... the messages of acknowledgements and of entries within the epoch: only all that came before
+    /// together say what a member has.
+    pub number: u32,
+    /// Members with those origins of which they have more than before.
+    pub acks: Vec<(ReplicaId, VersionVector)>,
+    /// With whom else the sender speaks now, where that changed: it need not be told of what they have.
+    pub links: Option<Vec<ReplicaId>>,
+}
+
+/// One message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// The first one.
+    Hello(Box<Hello>),
+    /// Entries in causal order, each encoded by [`crate::sync::entry_wire`].
+    Entries {
+        /// Which run of entries this belongs to: the number of the last [`Message::Again`] that the sender was sent.
+        epoch: u32,
+        /// See [`Acks::number`].
+        number: u32,
+        /// The entries.
+        entries: Vec<Bytes>,
+    },
+    /// What members have.
+    Acks(Acks),
+    /// Entries or acknowledgements did not fit what came before: send everything again from here, under this number.
+    Again {
+        /// The number of the new run.
+        epoch: u32,
+        /// What need not be sent.
+        have: VersionVector,
+        /// Whether entries that were sent already are to come without deltas: a base is missing.
+        whole: bool,
+    },
+    /// Asks for chain hashes of one origin.
+    ChainsWanted {
+        /// The origin.
+        origin: Origin,
+        /// The entries of it.
+        seqs: Vec<u64>,
+    },
+    /// Those that are known of what was asked.
+    Chains(Vec<(Dot, Chain)>),
+    /// The hash of the replicated state.
+    Hash {
+        /// [`fingerprint`] of the vector it was taken at.
+        at: u64,
+        /// The hash; `None`: the same as the receiver told for that vector.
+        hash: Option<u128>,
+    },
+    /// The sender's hashes of a part of its state, to find the first key that differs.
+    Narrow {
+        /// [`fingerprint`] of the vector they were taken at.
+        at: u64,
+        /// Where the first piece starts; `None`: before all keys.
+        from: Option<Place>,
+        /// The pieces, in order.
+        pieces: Vec<Piece>,
+        /// Whether no piece has more than one key on the sender's side.
+        single: bool,
+    },
+    /// The first key that differs.
+    Differs(Place),
+    /// Asks for the next chunk of a snapshot.
+    SnapshotWanted {
+        /// The last place that is there already; `None`: from the beginning.
+        after: Option<Place>,
+    },
+    /// A chunk of a snapshot, encoded by the replica.
+    SnapshotChunk(Bytes),
+    /// Asks for an answer.
+    Ping {
+        /// To be given back.
+        number: u32,
+        /// The sender's wall clock, milliseconds since the Unix epoch.
+        wall_ms: u64,
+    },
+    /// The answer.
+    Pong {
+        /// As in the question.
+        number: u32,
+        /// The answering replica's wall clock, milliseconds since the Unix epoch.
+        wall_ms: u64,
+    },
+    /// The receiver lacks entries that the sender has no more: it must start from a snapshot.
+    TooFarBehind {
+        /// What the sender cannot send the entries of.
+        begins: VersionVector,
+    },
+    /// The sender will not go on.
+    Refuse {
+        /// Why.
+        reason: Reason,
+        /// In words.
+        text: String,
+    },
+}
+
+/// Names a version vector in few bytes.
+pub fn fingerprint(vector: &VersionVector) -> u64 {
+    let numbers = vector.iter().flat_map(|dot| [dot.origin.replica.get(), dot.origin.birth.get(), dot.seq]);
+    xxh3_64(&numbers.flat_map(u64::to_le_bytes).collect::<Vec<_>>())
+}
+
+/// The field at the end: XXH3 of all bytes before it. Field 15 of type fixed64, as in records.
+const CHECKSUM_TAG: u8 = 15 << 3 | 1;
+
+/// Length of the checksum field, bytes.
+const CHECKSUM_LEN: usize = 1 + 8;
+
+impl Message {
+    /// The message as it is sent.
+    pub fn encode(&self) -> Bytes {
+        let envelope = wire::Envelope { body: Some(self.to_wire()) };
+        let mut bytes = Vec::with_capacity(envelope.encoded_len() + CHECKSUM_LEN);
+        envelope.encode_raw(&mut bytes);
+        let sum = xxh3_64(&bytes);
+        bytes.push(CHECKSUM_TAG);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes.into()
+    }
+
+    /// Reads a message. Entries and chunks share the memory of `bytes`.
+    ///
+    /// # Errors
+    /// When the bytes are no message, or one that is too long.
+    pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+        if bytes.len() > ENTRY_MAX {
+            return Err(DecodeError::TooLong(bytes.len()));
+        }
+        let end = bytes.len().checked_sub(CHECKSUM_LEN).ok_or(DecodeError::Checksum)?;
+        if bytes[end] != CHECKSUM_TAG || bytes[end + 1..] != xxh3_64(&bytes[..end]).to_le_bytes() {
+            return Err(DecodeError::Checksum);
+        }
+        let body = wire::Envelope::decode(bytes.slice(..end))?.body.ok_or(DecodeError::Field("kind of message"))?;
+        let message = Self::from_wire(body)?;
+        let may_be_long = match &message {
+            Self::Entries { entries, .. } => entries.len() == 1,
+            Self::SnapshotChunk(_) => true,
+            _ => false,
+        };
+        if bytes.len() > MESSAGE_MAX && !may_be_long {
+            return Err(DecodeError::TooLong(bytes.len()));
+        }
+        Ok(message)
+    }
+
+    /// What it is called in logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "a greeting",
+            Self::Entries { .. } => "entries",
+            Self::Acks(_) => "acknowledgements",
+            Self::Again { .. } => "a request to send again",
+            Self::ChainsWanted { .. } => "a request for chain hashes",
+            Self::Chains(_) => "chain hashes",
+            Self::Hash { .. } => "a state hash",
+            Self::Narrow { .. } => "hashes of parts",
+            Self::Differs(_) => "a key that differs",
+            Self::SnapshotWanted { .. } => "a request for a snapshot",
+            Self::SnapshotChunk(_) => "a chunk of a snapshot",
+            Self::Ping { .. } => "a ping",
+            Self::Pong { .. } => "a pong",
+            Self::TooFarBehind { .. } => "a hint to take a snapshot",
+            Self::Refuse { .. } => "a refusal",
+        }
+    }
+
+    fn to_wire(&self) -> Body {
+        match self {
+            Self::Hello(hello) => Body::Hello(hello.to_wire()),
+            Self::Entries { epoch, number, entries } => {
+                Body::Entries(wire::Entries { epoch: *epoch, number: *number, entries: entries.clone() })
+            }
+            Self::Acks(acks) => Body::Acks(acks.to_wire()),
+            Self::Again { epoch, have, whole } => {
+                Body::Again(wire::Again { epoch: *epoch, have: wire::vector_to_wire(have), whole: *whole })
+            }
+            Self::ChainsWanted { origin, seqs } => Body::ChainsWanted(wire::ChainsWanted {
+                replica: origin.replica.get(),
+                birth: origin.birth.get(),
+                seqs: seqs.clone(),
+            }),
+            Self::Chains(chains) => Body::Chains(wire::Chains { chains: chains_to_wire(chains) }),
+            Self::Hash { at, hash } => {
+                Body::Hash(wire::StateHash { at: *at, hash: hash.map_or(Bytes::new(), hash_to_wire) })
+            }
+            Self::Narrow { at, from, pieces, single } => Body::Narrow(wire::Narrow {
+                at: *at,
+                from: from.as_ref().map(place_to_wire),
+                pieces: pieces
+                    .iter()
+                    .map(|p| wire::Piece { end: p.end.as_ref().map(place_to_wire), hash: hash_to_wire(p.hash) })
+                    .collect(),
+                single: *single,
+            }),
+            Self::Differs(place) => Body::Differs(place_to_wire(place)),
+            Self::SnapshotWanted { after } => {
+                Body::SnapshotWanted(wire::SnapshotWanted { after: after.as_ref().map(place_to_wire) })
+            }
+            Self::SnapshotChunk(chunk) => Body::SnapshotChunk(chunk.clone()),
+            Self::Ping { number, wall_ms } => Body::Ping(wire::Clock { number: *number, wall_ms: *wall_ms }),
+            Self::Pong { number, wall_ms } => Body::Pong(wire::Clock { number: *number, wall_ms: *wall_ms }),
+            Self::TooFarBehind { begins } => {
+                Body::TooFarBehind(wire::TooFarBehind { begins: wire::vector_to_wire(begins) })
+            }
+            Self::Refuse { reason, text } => Body::Refuse(wire::Refuse { reason: *reason as u32, text: text.clone() }),
+        }
+    }
+
+    fn from_wire(body: Body) -> Result<Self, DecodeError> {
+        Ok(match body {
+            Body::Hello(hello) => Self::Hello(Box::new(Hello::from_wire(hello)?)),
+            Body::Entries(wire) => Self::Entries { epoch: wire.epoch, number: wire.number, entries: wire.entries },
+            Body::Acks(wire) => Self::Acks(Acks::from_wire(wire)?),
+            Body::Again(wire) => Self::Again { epoch: wire.epoch, have: vector(&wire.have)?, whole: wire.whole },
+            Body::ChainsWanted(wire) => {
+                bounded(wire.seqs.len(), CHAINS_MAX, "number of chain hashes")?;
+                let origin = Origin { replica: ReplicaId::new(wire.replica), birth: Birth::new(wire.birth) };
+                Self::ChainsWanted { origin, seqs: wire.seqs }
+            }
+            Body::Chains(wire) => Self::Chains(chains_from_wire(wire.chains)?),
+            Body::Hash(wire) => Self::Hash {
+                at: wire.at,
+                hash: if wire.hash.is_empty() { None } else { Some(hash_from_wire(&wire.hash)?) },
+            },
+            Body::Narrow(wire) => {
+                bounded(wire.pieces.len(), PIECES_MAX, "number of pieces")?;
+                let pieces = wire
+                    .pieces
+                    .into_iter()
+                    .map(|piece| Ok(Piece { end: piece.end.map(place_from_wire), hash: hash_from_wire(&piece.hash)? }));
+                Self::Narrow {
+                    at: wire.at,
+                    from: wire.from.map(place_from_wire),
+                    pieces: pieces.collect::<Result<_, DecodeError>>()?,
+                    single: wire.single,
+                }
+            }
+            Body::Differs(place) => Self::Differs(place_from_wire(place)),
+            Body::SnapshotWanted(wire) => Self::SnapshotWanted { after: wire.after.map(place_from_wire) },
+            Body::SnapshotChunk(chunk) => Self::SnapshotChunk(chunk),
+            Body::Ping(wire) => Self::Ping { number: wire.number, wall_ms: wire.wall_ms },
+            Body::Pong(wire) => Self::Pong { number: wire.number, wall_ms: wire.wall_ms },
+            Body::TooFarBehind(wire) => Self::TooFarBehind { begins: vector(&wire.begins)? },
+            Body::Refuse(wire) => Self::Refuse {
+                reason: Reason::from_wire(wire.reason),
+                // It goes into our log: one line of a decent length.
+                text: wire.text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect(),
+            },
+        })
+    }
+}
+
+impl Hello {
+    fn to_wire(&self) -> wire::Hello {
+        wire::Hello {
+            protocol: self.protocol,
+            cluster: self.cluster.get(),
+            replica: self.replica.get(),
+            birth: self.birth.get(),
+            vector: wire::vector_to_wire(&self.vector),
+            chains: chains_to_wire(&self.chains),
+            begins: wire::vector_to_wire(&self.begins),
+            empty: self.empty,
+            revision: self.revision.get(),
+            rules: self.rules,
+        }
+    }
+
+    fn from_wire(wire: wire::Hello) -> Result<Self, DecodeError> {
+        Ok(Self {
+            protocol: wire.protocol,
+            cluster: ClusterId::new(wire.cluster),
+            replica: ReplicaId::new(wire.replica),
+            birth: Birth::new(wire.birth),
+            vector: vector(&wire.vector)?,
+            chains: chains_from_wire(wire.chains)?,
+            begins: vector(&wire.begins)?,
+            empty: wire.empty,
+            revision: Revision::new(wire.revision),
+            rules: wire.rules,
+        })
+    }
+}
+
+impl Acks {
+    fn to_wire(&self) -> wire::Acks {
+        let ack = |(member, vector): &(ReplicaId, VersionVector)| wire::Ack {
+            replica: member.get(),
+            vector: wire::vector_to_wire(vector),
+        };
+        wire::Acks {
+            epoch: self.epoch,
+            number: self.number,
+            acks: self.acks.iter().map(ack).collect(),
+            has_links: self.links.is_some(),
+            links: self.links.iter().flatten().map(|member| member.get()).collect(),
+        }
+    }
+
+    fn from_wire(wire: wire::Acks) -> Result<Self, DecodeError> {
+        bounded(wire.acks.len(), NAMES_MAX, "number of acknowledgements")?;
+        bounded(wire.links.len(), NAMES_MAX, "number of links")?;
+        let acks = wire.acks.iter().map(|ack| Ok((ReplicaId::new(ack.replica), vector(&ack.vector)?)));
+        Ok(Self {
+            epoch: wire.epoch,
+            number: wire.number,
+            acks: acks.collect::<Result<_, DecodeError>>()?,
+            links: wire.has_links.then(|| wire.links.into_iter().map(ReplicaId::new).collect()),
+        })
+    }
+}
+
+fn bounded(len: usize, max: usize, what: &'static str) -> Result<(), DecodeError> {
+    if len > max { Err(DecodeError::Field(what)) } else { Ok(()) }
+}
+
+fn vector(dots: &[WireDot]) -> Result<VersionVector, DecodeError> {
+    bounded(dots.len(), NAMES_MAX, "length of a vector")?;
+    Ok(wire::vector_from_wire(dots))
+}
+
+fn chains_to_wire(chains: &[(Dot, Chain)]) -> Vec<WireChain> {
+    chains.iter().map(|(dot, chain)| WireChain::new(*dot, chain)).collect()
+}
+
+fn chains_from_wire(chains: Vec<WireChain>) -> Result<Vec<(Dot, Chain)>, DecodeError> {
+    bounded(chains.len(), CHAINS_MAX, "number of chain hashes")?;
+    let one = |wire: WireChain| Some((wire.dot.get(), Chain::from_wire(&wire.chain)?));
+    chains.into_iter().map(|wire| one(wire).ok_or(DecodeError::Field("chain hash"))).collect()
+}
+
+fn hash_to_wire(hash: u128) -> Bytes {
+    Bytes::copy_from_slice(&hash.to_le_bytes())
+}
+
+fn hash_from_wire(bytes: &[u8]) -> Result<u128, DecodeError> {
+    Ok(u128::from_le_bytes(bytes.try_into().map_err(|_| DecodeError::Field("hash"))?))
+}
+
+fn place_to_wire((keyspace, key): &Place) -> wire::Place {
+    wire::Place { keyspace: wire::keyspace_to_wire(*keyspace), key: key.clone() }
+}
+
+fn place_from_wire(wire: wire::Place) -> Place {
+    (wire::keyspace_from_wire(wire.keyspace), wire.key)
+}

@@ -1,0 +1,351 @@
+//! One session with one peer: from the greeting to the end of the stream.
+//!
+//! A session is told what arrived and that time has passed or something became durable; it tells what to send, what
+//! to give to the replica, and what the operator should know. It relies on nothing but the checksums of its messages:
+//! what is lost, doubled or out of order costs time, never correctness. A broken stream is the end of it; the next
+//! session starts from what both sides have on disk.
+
+mod clocks;
+mod compare;
+mod greeting;
+mod incoming;
+mod outgoing;
+
+use std::sync::Arc;
+
+use crate::clock::Now;
+use crate::id::{Birth, Dot, Origin, ReplicaId};
+use crate::replica::{Input, Replica};
+use crate::revision::Revision;
+use crate::sync::error::SyncError;
+use crate::sync::exchange::{Exchange, Link};
+use crate::sync::message::{Message, Place, fingerprint};
+use crate::sync::report::{PeerReport, SessionTally, Stage};
+use crate::vector::VersionVector;
+use bytes::Bytes;
+
+pub use greeting::Standing;
+
+/// What a session wants done, in this order.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// What to give to the replica.
+    pub inputs: Vec<Input>,
+    /// What to send.
+    pub messages: Vec<Message>,
+    /// What the process should know.
+    pub events: Vec<SessionEvent>,
+}
+
+/// What the process around a session should know.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SessionEvent {
+    /// The peer is who it should be.
+    Met {
+        /// Who it is.
+        member: ReplicaId,
+        /// The birth of its data dir.
+        birth: Birth,
+        /// Whether it has nothing yet.
+        empty: bool,
+        /// Its newest revision.
+        revision: Revision,
+        /// The rules of merging that it follows.
+        rules: u32,
+    },
+    /// Peers know another, or a longer, history of this very replica than it does itself: it must take a new birth and
+    /// make what it wrote after `agreed` anew. Nothing is exchanged in this session any more.
+    LostTail {
+        /// Who knows better.
+        member: ReplicaId,
+        /// The last entry that both surely know alike; a `seq` of zero: none. Below what the peer still has in its log
+        /// nothing can be compared: then this is no higher than what this replica knew that all members had.
+        agreed: Dot,
+        /// The last one that the peer has.
+        theirs: u64,
+    },
+    /// The same of the peer; it will come back under a new birth.
+    PeerLostTail(ReplicaId),
+    /// This replica lacks what all others have forgotten: it must start from a snapshot, which this peer can give.
+    SnapshotNeeded {
+        /// Who can give it.
+        member: ReplicaId,
+    },
+    /// The same of the peer.
+    PeerNeedsSnapshot(ReplicaId),
+    /// The peer asks for the next chunk of a snapshot: answer with [`Message::SnapshotChunk`], once the replica has
+    /// handled the [`Input::Hold`] that comes with this.
+    SnapshotWanted {
+        /// The last place that the peer has already; `None`: from the beginning.
+        after: Option<Place>,
+    },
+    /// A chunk of the snapshot that was asked for.
+    SnapshotChunk(Bytes),
+    /// Equal vectors, different states: one of the two is corrupt.
+    HashDiffers(ReplicaId),
+    /// The first key that is different.
+    KeyDiffers {
+        /// Compared with whom.
+        member: ReplicaId,
+        /// The key.
+        place: Place,
+    },
+    /// The peer's wall clock is off by more than is tolerated.
+    ClockOff {
+        /// Whose.
+        member: ReplicaId,
+        /// How far it is ahead of ours, milliseconds.
+        ahead_ms: i64,
+    },
+    /// It is right again.
+    ClockRight(ReplicaId),
+}
+
+/// Who the peer is.
+#[derive(Clone, Debug)]
+struct Peer {
+    member: ReplicaId,
+    birth: Birth,
+    revision: Revision,
+    /// What it could not send the entries of when it was greeted.
+    begins: VersionVector,
+}
+
+impl Peer {
+    /// Where the entries come from that it makes now.
+    fn origin(&self) -> Origin {
+        Origin { replica: self.member, birth: self.birth }
+    }
+}
+
+/// One session; see the module.
+#[derive(Debug)]
+pub struct Session {
+    exchange: Arc<Exchange>,
+    /// Who was called, where this side called.
+    wanted: Option<ReplicaId>,
+    stage: Stage,
+    peer: Option<Arc<Peer>>,
+    link: Option<Link>,
+    search: Option<greeting::Search>,
+    outgoing: outgoing::Outgoing,
+    incoming: incoming::Incoming,
+    compare: compare::Compare,
+    clocks: clocks::Clocks,
+    tally: SessionTally,
+    last_contact_ms: Option<u64>,
+}
+
+impl Session {
+    /// A new session and its first message. `durable` is what this replica has on disk; `wanted` is who was called, if
+    /// that is known.
+    pub fn start(
+        exchange: &Arc<Exchange>,
+        replica: &Replica,
+        durable: &VersionVector,
+        wanted: Option<ReplicaId>,
+    ) -> (Self, Message) {
+        let mut session = Self {
+            exchange: Arc::clone(exchange),
+            wanted,
+            stage: Stage::Greeting,
+            peer: None,
+            link: None,
+            search: None,
+            outgoing: outgoing::Outgoing::default(),
+            incoming: incoming::Incoming::default(),
+            compare: compare::Compare::default(),
+            clocks: clocks::Clocks::default(),
+            tally: SessionTally { sent_messages: 1, ..SessionTally::default() },
+            last_contact_ms: None,
+        };
+        session.outgoing.told(replica.identity().replica, durable);
+        (session, Message::Hello(Box::new(greeting::hello(replica, durable))))
+    }
+
+    /// Takes a message. `durable` is what this replica has on disk now.
+    ///
+    /// # Errors
+    /// When the session cannot go on: send [`SyncError::refusal`] and close the stream.
+    pub fn receive(
+        &mut self,
+        replica: &Replica,
+        durable: &VersionVector,
+        now: Now,
+        message: Message,
+    ) -> Result<Turn, SyncError> {
+        self.tally.received_messages += 1;
+        self.last_contact_ms = Some(now.mono_ms);
+        let mut turn = Turn::default();
+        match message {
+            Message::Refuse { reason, text } => return Err(SyncError::Refused { reason, text }),
+            Message::Hello(hello) if self.peer.is_none() => self.greet(replica, durable, now, *hello, &mut turn)?,
+            // Doubled on the way.
+            Message::Hello(_) => {}
+            message => {
+                let Some(peer) = self.peer.clone() else {
+                    return Err(SyncError::Unexpected(message.name()));
+                };
+                greeting::check_member(replica, peer.member)?;
+                self.receive_from(&peer, replica, durable, now, message, &mut turn)?;
+            }
+        }
+        self.tally.sent_messages += turn.messages.len() as u64;
+        Ok(turn)
+    }
+
+    fn receive_from(
+        &mut self,
+        peer: &Peer,
+        replica: &Replica,
+        durable: &VersionVector,
+        now: Now,
+        message: Message,
+        turn: &mut Turn,
+    ) -> Result<(), SyncError> {
+        match message {
+            Message::Entries { epoch, number, entries } => {
+                self.take_entries(peer, replica, durable, now, (epoch, number), entries, turn)?;
+            }
+            Message::Acks(acks) => self.take_acks(peer, replica, durable, now, acks, turn),
+            Message::Again { epoch, have, whole } => self.outgoing.again(epoch, have, whole)?,
+            Message::ChainsWanted { origin, seqs } => {
+                if origin == peer.origin() && self.stage == Stage::Open {
+                    // Only who has lost something asks for its own.
+                    turn.events.push(SessionEvent::PeerLostTail(peer.member));
+                    self.enter(Stage::PeerLostTail);
+                }
+                turn.messages.push(greeting::chains(replica, origin, &seqs));
+            }
+            Message::Chains(chains) => self.search_on(peer, replica, &chains, turn),
+            Message::Hash { at, hash } => self.compare_hash(peer, replica, now, at, hash, turn),
+            Message::Narrow { at, from, pieces, single } => {
+                if at == fingerprint(replica.vector()) {
+                    self.narrow(peer, replica, from, &pieces, single, turn);
+                }
+            }
+            Message::Differs(place) => self.found(peer, place, turn),
+            Message::TooFarBehind { begins } => {
+                let origin = replica.identity().origin();
+                if begins.get(origin) > replica.vector().get(origin) && self.stage == Stage::Open {
+                    self.begin_search(peer, replica, begins.get(origin), &[], turn);
+                } else if !replica.vector().covers(&begins) && self.stage == Stage::Open {
+                    turn.events.push(SessionEvent::SnapshotNeeded { member: peer.member });
+                    self.enter(Stage::Snapshot);
+                }
+            }
+            Message::SnapshotWanted { after } => {
+                turn.inputs.push(Input::Hold);
+                turn.events.push(SessionEvent::SnapshotWanted { after });
+            }
+            Message::SnapshotChunk(chunk) => turn.events.push(SessionEvent::SnapshotChunk(chunk)),
+            Message::Ping { number, .. } => turn.messages.push(Message::Pong { number, wall_ms: now.wall_ms }),
+            Message::Pong { number, wall_ms } => {
+                let tolerance_ms = self.exchange.tuning().clock_tolerance_ms;
+                turn.events.extend(self.clocks.pong(peer.member, tolerance_ms, now, number, wall_ms));
+            }
+            Message::Hello(_) | Message::Refuse { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// What there is to do now: call it after a message, when something became durable, when the replica
+    /// handled entries or acknowledgements, and when [`Self::next_ms`] is there. Sends entries up to about `max_bytes`; of this replica's own
+    /// only those that are durable and were offered ([`Input::Offer`]), which must be durable too.
+    ///
+    /// # Errors
+    /// When the peer is no member any more.
+    pub fn poll(
+        &mut self,
+        replica: &Replica,
+        durable: &VersionVector,
+        now: Now,
+        max_bytes: usize,
+    ) -> Result<Turn, SyncError> {
+        let mut turn = Turn::default();
+        let Some(peer) = self.peer.clone() else { return Ok(turn) };
+        greeting::check_member(replica, peer.member)?;
+        let tuning = *self.exchange.tuning();
+        turn.messages.extend(self.clocks.ping(tuning.ping_interval_ms, now));
+        if self.stage == Stage::Open {
+            self.take_later(&peer, replica, durable, now, &mut turn);
+            self.take_parked(&peer, replica, durable, now, &mut turn)?;
+            self.send_entries(&peer, replica, durable, now, max_bytes, &mut turn);
+            self.send_acks(&peer, replica, durable, now, &mut turn);
+            self.send_hash(&peer, replica, durable, now, &mut turn);
+        }
+        self.tally.sent_messages += turn.messages.len() as u64;
+        Ok(turn)
+    }
+
+    /// When there may be something to do although nothing happens, milliseconds of the monotonic clock.
+    pub fn next_ms(&self) -> Option<u64> {
+        self.peer.as_ref()?;
+        let (tuning, ping) = (self.exchange.tuning(), self.clocks.next_ms(self.exchange.tuning().ping_interval_ms));
+        if self.stage != Stage::Open {
+            return Some(ping);
+        }
+        let due = [
+            self.outgoing.next_ms(tuning),
+            self.incoming.next_ms(tuning.patience_ms),
+            self.compare.next_ms(tuning.hash_interval_ms),
+        ];
+        due.into_iter().flatten().chain([ping]).min()
+    }
+
+    /// Tells that the replica refused entries that this session gave it: everything is asked for again.
+    pub fn refused(&mut self, replica: &Replica, now: Now) -> Option<Message> {
+        self.peer.as_ref()?;
+        self.incoming.forget();
+        Some(self.ask_again(replica, now, false))
+    }
+
+    /// Asks for a chunk of a snapshot, behind `after`; from the beginning when there is nothing yet.
+    pub fn request_snapshot(&mut self, after: Option<Place>) -> Message {
+        self.tally.sent_messages += 1;
+        Message::SnapshotWanted { after }
+    }
+
+    /// Who the peer is, once it said so.
+    pub fn peer(&self) -> Option<ReplicaId> {
+        self.peer.as_ref().map(|peer| peer.member)
+    }
+
+    /// How far the session is.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// What is known of the peer. `durable` is what this replica has on disk.
+    pub fn report(&self, replica: &Replica, durable: &VersionVector) -> PeerReport {
+        let vector = self.outgoing.theirs().clone();
+        let missing = |of: &VersionVector, from: &VersionVector| -> u64 {
+            of.iter().map(|dot| dot.seq.saturating_sub(from.get(dot.origin))).sum()
+        };
+        PeerReport {
+            member: self.peer(),
+            birth: self.peer.as_ref().map(|peer| peer.birth),
+            stage: self.stage,
+            revision: self.peer.as_ref().map_or(Revision::default(), |peer| peer.revision),
+            entries_behind: missing(durable, &vector),
+            bytes_behind: replica.bytes_for(&vector, durable),
+            entries_ahead: missing(&vector, replica.vector()),
+            in_flight_bytes: self.outgoing.in_flight_bytes(),
+            equality: self.compare.equality().clone(),
+            round_trip_ms: self.clocks.round_trip_ms(),
+            clock_ahead_ms: self.clocks.ahead_ms(),
+            last_contact_ms: self.last_contact_ms,
+            links: self.outgoing.links().to_vec(),
+            tally: self.tally,
+            vector,
+        }
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.link = match (stage, &self.peer) {
+            (Stage::Open, Some(peer)) => Some(Link::new(&self.exchange, peer.member)),
+            _ => None,
+        };
+    }
+}

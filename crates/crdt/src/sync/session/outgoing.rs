@@ -1,0 +1,300 @@
+//! What is sent to the peer: entries it lacks, and who has what.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::clock::Now;
+use crate::id::{Dot, Origin, ReplicaId};
+use crate::replica::Replica;
+use crate::sync::error::SyncError;
+use crate::sync::exchange::Tuning;
+use crate::sync::message::{Acks, Message};
+use crate::sync::report::Stage;
+use crate::sync::session::{Peer, Session, SessionEvent, Turn};
+use crate::vector::VersionVector;
+
+/// How often a peer may ask for everything again without acknowledging anything in between.
+const AGAIN_MAX: u32 = 64;
+
+/// Entries that were sent and not acknowledged.
+#[derive(Debug)]
+struct Flight {
+    /// Their names.
+    dots: Vec<Dot>,
+    /// Their weight, bytes.
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    /// What the peer has on disk, by what it said itself.
+    theirs: VersionVector,
+    /// What it has, or was sent, or sent us itself.
+    sent: VersionVector,
+    in_flight: VecDeque<Flight>,
+    in_flight_bytes: usize,
+    /// When something was sent into nothing, or acknowledged, last; milliseconds of the monotonic clock.
+    progress_ms: u64,
+    epoch: u32,
+    /// How often it asked again since it acknowledged something.
+    agains: u32,
+    /// Entries up to here are sent without deltas.
+    whole_upto: VersionVector,
+    /// With whom else the peer is connected.
+    links: Vec<ReplicaId>,
+    /// What was durable here at a time that is long enough ago for others to have told the peer.
+    old: VersionVector,
+    /// What was durable here more recently, and when that was.
+    recent: VersionVector,
+    recent_ms: u64,
+    /// What the peer was told that members have, in this epoch.
+    acked: BTreeMap<ReplicaId, VersionVector>,
+    /// The number of the last message of entries or acknowledgements in this epoch.
+    number: u32,
+    links_told: Vec<ReplicaId>,
+    own_acks_ms: Option<u64>,
+    other_acks_ms: Option<u64>,
+    /// Whether something may have to be acknowledged or passed on once the interval is over.
+    own_acks_wait: bool,
+    other_acks_wait: bool,
+    /// Whether entries are left to others for the time being.
+    entries_wait: bool,
+}
+
+/// Whether an interval is over.
+fn due(last_ms: Option<u64>, interval_ms: u64, now: Now) -> bool {
+    last_ms.is_none_or(|at| now.mono_ms >= at.saturating_add(interval_ms))
+}
+
+/// The dots of `of` that are above `than`.
+fn above(of: &VersionVector, than: &VersionVector) -> VersionVector {
+    of.iter().filter(|dot| !than.contains(*dot)).collect()
+}
+
+impl Outgoing {
+    /// The peer said what it has; `durable` is what we said.
+    pub fn meet(&mut self, theirs: &VersionVector, durable: &VersionVector, now: Now) {
+        self.theirs = theirs.clone();
+        self.sent = theirs.clone();
+        (self.recent, self.recent_ms, self.progress_ms) = (durable.clone(), now.mono_ms, now.mono_ms);
+        self.old = durable.clone();
+    }
+
+    /// The greeting told the peer what this replica has.
+    pub fn told(&mut self, own: ReplicaId, durable: &VersionVector) {
+        self.acked.insert(own, durable.clone());
+    }
+
+    /// The peer has this on disk.
+    pub fn acknowledged(&mut self, vector: &VersionVector, now: Now) {
+        if self.theirs.covers(vector) {
+            return;
+        }
+        self.theirs.merge(vector);
+        self.sent.merge(vector);
+        (self.progress_ms, self.agains) = (now.mono_ms, 0);
+        while let Some(first) = self.in_flight.front() {
+            if !first.dots.iter().all(|dot| self.theirs.contains(*dot)) {
+                break;
+            }
+            self.in_flight_bytes -= first.bytes;
+            self.in_flight.pop_front();
+        }
+    }
+
+    /// The peer sent that entry, so it has it.
+    pub fn seen_from_peer(&mut self, dot: Dot) {
+        self.sent.advance(dot);
+    }
+
+    /// The peer asks for everything above `have` again.
+    pub fn again(&mut self, epoch: u32, have: VersionVector, whole: bool) -> Result<(), SyncError> {
+        if epoch <= self.epoch {
+            return Ok(());
+        }
+        self.agains += 1;
+        if self.agains > AGAIN_MAX {
+            return Err(SyncError::Unexpected("the same request again and again"));
+        }
+        self.epoch = epoch;
+        if whole {
+            self.whole_upto.merge(&self.sent);
+        }
+        self.acked.clear();
+        self.number = 0;
+        self.links_told.clear();
+        (self.own_acks_ms, self.other_acks_ms) = (None, None);
+        self.rewind(have);
+        Ok(())
+    }
+
+    fn rewind(&mut self, have: VersionVector) {
+        self.sent = have;
+        self.sent.merge(&self.theirs);
+        self.in_flight.clear();
+        self.in_flight_bytes = 0;
+    }
+
+    pub fn set_links(&mut self, links: Vec<ReplicaId>) {
+        self.links = links;
+    }
+
+    pub fn links(&self) -> &[ReplicaId] {
+        &self.links
+    }
+
+    pub fn theirs(&self) -> &VersionVector {
+        &self.theirs
+    }
+
+    pub fn in_flight_bytes(&self) -> usize {
+        self.in_flight_bytes
+    }
+
+    /// When there may be something to do, milliseconds of the monotonic clock.
+    pub fn next_ms(&self, tuning: &Tuning) -> Option<u64> {
+        let after = |wait: bool, last_ms: Option<u64>, interval_ms: u64| {
+            wait.then(|| last_ms.unwrap_or_default().saturating_add(interval_ms))
+        };
+        [
+            after(self.own_acks_wait, self.own_acks_ms, tuning.ack_interval_ms),
+            after(self.other_acks_wait, self.other_acks_ms, tuning.forward_acks_interval_ms),
+            after(self.entries_wait, Some(self.recent_ms), tuning.forward_delay_ms),
+            after(!self.in_flight.is_empty(), Some(self.progress_ms), tuning.resend_ms),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// How far entries may be sent: what is durable, but entries of those who are connected with the peer themselves
+    /// only once they had time to arrive there that way, and our own only once they were offered.
+    fn bound(&mut self, own: Origin, offered: u64, durable: &VersionVector, delay_ms: u64, now: Now) -> VersionVector {
+        if now.mono_ms >= self.recent_ms.saturating_add(delay_ms) {
+            self.old = std::mem::replace(&mut self.recent, durable.clone());
+            self.recent_ms = now.mono_ms;
+        }
+        let bound = |dot: Dot| {
+            let seq = if dot.origin == own {
+                offered
+            } else if dot.origin.replica != own.replica && self.links.contains(&dot.origin.replica) {
+                self.old.get(dot.origin)
+            } else {
+                dot.seq
+            };
+            Dot { seq: seq.min(dot.seq), ..dot }
+        };
+        durable.iter().map(bound).filter(|dot| dot.seq > 0).collect()
+    }
+}
+
+impl Session {
+    pub(super) fn send_entries(
+        &mut self,
+        peer: &Peer,
+        replica: &Replica,
+        durable: &VersionVector,
+        now: Now,
+        max_bytes: usize,
+        turn: &mut Turn,
+    ) {
+        let (exchange, tuning) = (std::sync::Arc::clone(&self.exchange), *self.exchange.tuning());
+        let own = replica.identity();
+        let out = &mut self.outgoing;
+        if out.in_flight.is_empty() {
+            out.progress_ms = now.mono_ms;
+        } else if now.mono_ms >= out.progress_ms.saturating_add(tuning.resend_ms) {
+            out.progress_ms = now.mono_ms;
+            out.rewind(VersionVector::default());
+        }
+        let bound = out.bound(own.origin(), replica.offered(), durable, tuning.forward_delay_ms, now);
+        out.entries_wait = !bound.covers(durable) && !out.sent.covers(durable);
+        let mut budget = max_bytes;
+        while budget > 0 && out.in_flight_bytes < tuning.in_flight_bytes && !out.sent.covers(&bound) {
+            let entries = match replica.entries_for(&out.sent, &bound, tuning.batch_bytes.min(budget)) {
+                Ok(entries) => entries,
+                Err(_below_floor) => {
+                    turn.messages.push(Message::TooFarBehind { begins: replica.log_base().clone() });
+                    turn.events.push(SessionEvent::PeerNeedsSnapshot(peer.member));
+                    self.enter(Stage::Snapshot);
+                    return;
+                }
+            };
+            if entries.is_empty() {
+                break;
+            }
+            let mut flight = Flight { dots: Vec::with_capacity(entries.len()), bytes: 0 };
+            let mut message = Vec::with_capacity(entries.len());
+            for entry in &entries {
+                let dot = entry.head.dot;
+                let encoded = match out.whole_upto.contains(dot) {
+                    true => exchange.encode_whole(entry),
+                    false => exchange.encode(replica, entry),
+                };
+                out.sent.advance(dot);
+                if dot.origin == own.origin() {
+                    // It tells that it is on disk here, together with all that it depends on.
+                    out.acked.entry(own.replica).or_default().advance(dot);
+                }
+                flight.dots.push(dot);
+                flight.bytes += entry.weight();
+                self.tally.sent_entry_bytes += encoded.bytes.len() as u64;
+                message.push(encoded.bytes.clone());
+            }
+            self.tally.sent_entries += entries.len() as u64;
+            budget = budget.saturating_sub(flight.bytes);
+            out.in_flight_bytes += flight.bytes;
+            out.in_flight.push_back(flight);
+            out.number += 1;
+            turn.messages.push(Message::Entries { epoch: out.epoch, number: out.number, entries: message });
+        }
+    }
+
+    pub(super) fn send_acks(
+        &mut self,
+        peer: &Peer,
+        replica: &Replica,
+        durable: &VersionVector,
+        now: Now,
+        turn: &mut Turn,
+    ) {
+        let tuning = *self.exchange.tuning();
+        let out = &mut self.outgoing;
+        out.own_acks_wait = !due(out.own_acks_ms, tuning.ack_interval_ms, now);
+        out.other_acks_wait = !due(out.other_acks_ms, tuning.forward_acks_interval_ms, now);
+        if out.own_acks_wait {
+            return;
+        }
+        let own = replica.identity().replica;
+        let mut acks = vec![];
+        let mut add = |acked: &mut BTreeMap<ReplicaId, VersionVector>, member, vector: &VersionVector| {
+            let told = acked.entry(member).or_default();
+            let news = above(vector, told);
+            if !news.is_empty() {
+                told.merge(&news);
+                acks.push((member, news));
+            }
+        };
+        add(&mut out.acked, own, durable);
+        if !out.other_acks_wait {
+            out.other_acks_ms = Some(now.mono_ms);
+            for (member, vector) in replica.acks() {
+                let knows = || out.links.contains(member) || self.incoming.ack_of(*member).covers(vector);
+                if *member != own && *member != peer.member && !knows() {
+                    add(&mut out.acked, *member, vector);
+                }
+            }
+        }
+        let mut links = self.exchange.links();
+        links.retain(|member| *member != peer.member);
+        let links = (links != out.links_told).then_some(links);
+        if acks.is_empty() && links.is_none() {
+            return;
+        }
+        if let Some(links) = &links {
+            out.links_told.clone_from(links);
+        }
+        out.own_acks_ms = Some(now.mono_ms);
+        out.number += 1;
+        turn.messages.push(Message::Acks(Acks { epoch: out.epoch, number: out.number, acks, links }));
+    }
+}

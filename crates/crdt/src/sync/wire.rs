@@ -1,0 +1,338 @@
+//! The protobuf messages behind [`super::message`] and [`super::entry_wire`].
+//!
+//! A field that is added later gets a new number and a meaning for its absence; a number is never used again.
+
+use bytes::Bytes;
+
+use crate::entry::Chain;
+use crate::id::{Birth, Dot, Origin, ReplicaId};
+use crate::key::Keyspace;
+use crate::vector::VersionVector;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireDot {
+    #[prost(fixed64, tag = "1")]
+    pub replica: u64,
+    #[prost(fixed64, tag = "2")]
+    pub birth: u64,
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+}
+
+impl WireDot {
+    pub fn new(dot: Dot) -> Self {
+        Self { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+    }
+
+    pub fn get(&self) -> Dot {
+        let origin = Origin { replica: ReplicaId::new(self.replica), birth: Birth::new(self.birth) };
+        Dot { origin, seq: self.seq }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct WireOrigin {
+    #[prost(fixed64, tag = "1")]
+    pub replica: u64,
+    #[prost(fixed64, tag = "2")]
+    pub birth: u64,
+}
+
+impl WireOrigin {
+    pub fn new(origin: Origin) -> Self {
+        Self { replica: origin.replica.get(), birth: origin.birth.get() }
+    }
+
+    pub fn get(&self) -> Origin {
+        Origin { replica: ReplicaId::new(self.replica), birth: Birth::new(self.birth) }
+    }
+}
+
+/// A vector as its dots.
+pub fn vector_to_wire(vector: &VersionVector) -> Vec<WireDot> {
+    vector.iter().map(WireDot::new).collect()
+}
+
+/// A vector from its dots.
+pub fn vector_from_wire(dots: &[WireDot]) -> VersionVector {
+    dots.iter().map(WireDot::get).collect()
+}
+
+pub fn keyspace_to_wire(keyspace: Keyspace) -> u32 {
+    u32::from(keyspace == Keyspace::System)
+}
+
+pub fn keyspace_from_wire(bit: u32) -> Keyspace {
+    if bit & 1 == 0 { Keyspace::Client } else { Keyspace::System }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireChain {
+    #[prost(message, required, tag = "1")]
+    pub dot: WireDot,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub chain: Bytes,
+}
+
+impl WireChain {
+    pub fn new(dot: Dot, chain: &Chain) -> Self {
+        Self { dot: WireDot::new(dot), chain: Bytes::copy_from_slice(chain.as_bytes()) }
+    }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Hello {
+    #[prost(uint32, tag = "1")]
+    pub protocol: u32,
+    #[prost(fixed64, tag = "2")]
+    pub cluster: u64,
+    #[prost(fixed64, tag = "3")]
+    pub replica: u64,
+    #[prost(fixed64, tag = "4")]
+    pub birth: u64,
+    #[prost(message, repeated, tag = "5")]
+    pub vector: Vec<WireDot>,
+    #[prost(message, repeated, tag = "6")]
+    pub chains: Vec<WireChain>,
+    #[prost(message, repeated, tag = "7")]
+    pub begins: Vec<WireDot>,
+    #[prost(bool, tag = "8")]
+    pub empty: bool,
+    #[prost(int64, tag = "9")]
+    pub revision: i64,
+    #[prost(uint32, tag = "10")]
+    pub rules: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Entries {
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    pub entries: Vec<Bytes>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ack {
+    #[prost(fixed64, tag = "1")]
+    pub replica: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub vector: Vec<WireDot>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Acks {
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    #[prost(uint32, tag = "2")]
+    pub number: u32,
+    #[prost(message, repeated, tag = "3")]
+    pub acks: Vec<Ack>,
+    /// Whether `links` says anything.
+    #[prost(bool, tag = "4")]
+    pub has_links: bool,
+    #[prost(fixed64, repeated, tag = "5")]
+    pub links: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Again {
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub have: Vec<WireDot>,
+    #[prost(bool, tag = "3")]
+    pub whole: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ChainsWanted {
+    #[prost(fixed64, tag = "1")]
+    pub replica: u64,
+    #[prost(fixed64, tag = "2")]
+    pub birth: u64,
+    #[prost(uint64, repeated, tag = "3")]
+    pub seqs: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Chains {
+    #[prost(message, repeated, tag = "1")]
+    pub chains: Vec<WireChain>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StateHash {
+    #[prost(fixed64, tag = "1")]
+    pub at: u64,
+    /// Empty: the same that the receiver told.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub hash: Bytes,
+}
+
+/// A key with its keyspace, or nothing: before all keys.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Place {
+    #[prost(uint32, tag = "1")]
+    pub keyspace: u32,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Piece {
+    /// The key that the piece ends before; absent: after all keys.
+    #[prost(message, optional, tag = "1")]
+    pub end: Option<Place>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub hash: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Narrow {
+    #[prost(fixed64, tag = "1")]
+    pub at: u64,
+    #[prost(message, optional, tag = "2")]
+    pub from: Option<Place>,
+    #[prost(message, repeated, tag = "3")]
+    pub pieces: Vec<Piece>,
+    /// Whether each piece is one key and what follows it up to the next.
+    #[prost(bool, tag = "4")]
+    pub single: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SnapshotWanted {
+    #[prost(message, optional, tag = "1")]
+    pub after: Option<Place>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Clock {
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    #[prost(fixed64, tag = "2")]
+    pub wall_ms: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Refuse {
+    #[prost(uint32, tag = "1")]
+    pub reason: u32,
+    #[prost(string, tag = "2")]
+    pub text: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TooFarBehind {
+    #[prost(message, repeated, tag = "1")]
+    pub begins: Vec<WireDot>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Body {
+    #[prost(message, tag = "1")]
+    Hello(Hello),
+    #[prost(message, tag = "2")]
+    Entries(Entries),
+    #[prost(message, tag = "3")]
+    Acks(Acks),
+    #[prost(message, tag = "4")]
+    Again(Again),
+    #[prost(message, tag = "5")]
+    ChainsWanted(ChainsWanted),
+    #[prost(message, tag = "6")]
+    Chains(Chains),
+    #[prost(message, tag = "7")]
+    Hash(StateHash),
+    #[prost(message, tag = "8")]
+    Narrow(Narrow),
+    #[prost(message, tag = "9")]
+    Differs(Place),
+    #[prost(message, tag = "10")]
+    SnapshotWanted(SnapshotWanted),
+    #[prost(bytes = "bytes", tag = "11")]
+    SnapshotChunk(Bytes),
+    #[prost(message, tag = "12")]
+    Ping(Clock),
+    #[prost(message, tag = "13")]
+    Pong(Clock),
+    #[prost(message, tag = "14")]
+    Refuse(Refuse),
+    #[prost(message, tag = "16")]
+    TooFarBehind(TooFarBehind),
+}
+
+/// One message; field 15 is the checksum over all before it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Envelope {
+    #[prost(oneof = "Body", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16")]
+    pub body: Option<Body>,
+}
+
+/// An entry as it travels.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireEntry {
+    #[prost(fixed64, tag = "1")]
+    pub replica: u64,
+    #[prost(fixed64, tag = "2")]
+    pub birth: u64,
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+    /// The first number that the entry stands for; zero: its own.
+    #[prost(uint64, tag = "4")]
+    pub first_seq: u64,
+    #[prost(fixed64, tag = "5")]
+    pub stamp: u64,
+    #[prost(message, repeated, tag = "6")]
+    pub depends: Vec<WireDot>,
+    #[prost(bytes = "bytes", tag = "7")]
+    pub previous: Bytes,
+    #[prost(message, repeated, tag = "8")]
+    pub changes: Vec<WireChange>,
+    /// Of an entry that stands for others too: the chain hash up to it; empty otherwise.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub resulting: Bytes,
+}
+
+/// One key's part in it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireChange {
+    /// Keyspace (bit 0), whether `value` is a delta (bit 1), kind (bits 2 and up: 1 put, 2 delete, 3 expire).
+    #[prost(uint32, tag = "1")]
+    pub flags: u32,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub value: Bytes,
+    #[prost(int64, tag = "4")]
+    pub lease: i64,
+    #[prost(int64, tag = "5")]
+    pub version: i64,
+    /// Absent when this very entry began the incarnation.
+    #[prost(message, optional, tag = "6")]
+    pub incarnation: Option<Incarnation>,
+    /// Of a delta: the hash of its base.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub base: Bytes,
+    /// Of a delta: the length of what it gives.
+    #[prost(uint64, tag = "8")]
+    pub len: u64,
+    /// Of a delta: the hash of what it gives.
+    #[prost(fixed64, tag = "9")]
+    pub check: u64,
+}
+
+/// Which life of a key.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Incarnation {
+    #[prost(fixed64, tag = "1")]
+    pub stamp: u64,
+    #[prost(uint64, tag = "2")]
+    pub seq: u64,
+    /// Absent: of the entry's own origin.
+    #[prost(message, optional, tag = "3")]
+    pub origin: Option<WireOrigin>,
+}

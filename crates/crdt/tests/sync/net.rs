@@ -1,0 +1,293 @@
+//! Replicas and the wires between them. Time stands still unless a test moves it, and every message passes the codec.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use eddy_crdt::clock::Now;
+use eddy_crdt::genesis::{Founder, Genesis};
+use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
+use eddy_crdt::key::Key;
+use eddy_crdt::key::KeyRange;
+use eddy_crdt::notice::Notice;
+use eddy_crdt::op::{Command, PutLease, PutOp, PutValue, RangeOp};
+use eddy_crdt::replica::{Effects, Input, Replica};
+use eddy_crdt::sync::{Exchange, Message, PeerReport, Session, SessionEvent, SyncError, Tuning};
+use eddy_crdt::vector::VersionVector;
+
+/// What one step takes, milliseconds.
+pub const STEP_MS: u64 = 10;
+
+pub fn id(n: usize) -> ReplicaId {
+    ReplicaId::new(n as u64 + 1)
+}
+
+pub fn identity(n: usize, birth: u64) -> Identity {
+    Identity { cluster: ClusterId::new(0xc1), replica: id(n), birth: Birth::new(birth), ordinal: 0 }
+}
+
+pub fn put(key: &str, value: impl Into<Bytes>) -> Input {
+    let key = Key::copy_from_slice(key.as_bytes());
+    let value = PutValue::Set(value.into());
+    Input::Client(Command::Put(PutOp { key, value, lease: PutLease::Set(None), prev_kv: false }))
+}
+
+/// One replica and what is on its disk.
+pub struct Node {
+    pub replica: Replica,
+    pub durable: VersionVector,
+    pub exchange: Arc<Exchange>,
+    pub notices: Vec<Notice>,
+    /// Counts what it handled.
+    pub handled: u64,
+    /// Whether what it applies becomes durable.
+    pub flushes: bool,
+    /// How far its wall clock is off, milliseconds.
+    pub wall_off_ms: i64,
+}
+
+impl Node {
+    pub fn new(replica: Replica, tuning: Tuning) -> Self {
+        let durable = replica.vector().clone();
+        let exchange = Exchange::new(tuning);
+        Self { replica, durable, exchange, notices: vec![], handled: 0, flushes: true, wall_off_ms: 0 }
+    }
+
+    pub fn now(&self, ms: u64) -> Now {
+        let wall_ms = (1_800_000_000_000 + ms).saturating_add_signed(self.wall_off_ms);
+        Now { wall_ms, mono_ms: ms }
+    }
+
+    pub fn handle(&mut self, ms: u64, input: Input) -> Effects {
+        let now = self.now(ms);
+        self.handled += 1;
+        let mut effects = self.replica.handle(now, input);
+        self.notices.append(&mut effects.notices);
+        let upto = self.replica.vector().clone();
+        self.replica.handle(now, Input::Offer { upto });
+        if self.flushes {
+            self.durable = self.replica.vector().clone();
+        }
+        effects
+    }
+
+    pub fn get(&self, key: &str) -> Option<Bytes> {
+        let op = RangeOp::all(KeyRange::Key(Key::copy_from_slice(key.as_bytes())));
+        let reply = self.replica.range(&op, self.replica.revision()).expect("a present revision");
+        reply.kvs.first().map(|kv| kv.value.clone())
+    }
+}
+
+/// One side of a wire.
+pub struct End {
+    pub node: usize,
+    pub session: Session,
+    /// What is on its way to this side.
+    pub queue: VecDeque<Bytes>,
+    pub events: Vec<SessionEvent>,
+    /// Why the session ended.
+    pub error: Option<SyncError>,
+    /// How much its replica had handled when this side was polled last.
+    pub polled: Option<u64>,
+    /// Bytes that this side sent.
+    pub sent_bytes: usize,
+}
+
+/// A stream between two replicas.
+pub struct Wire {
+    pub ends: [End; 2],
+}
+
+/// What happens to the messages that are on their way to one side.
+pub type Mangle = Box<dyn FnMut(&mut VecDeque<Bytes>)>;
+
+pub struct Net {
+    pub nodes: Vec<Node>,
+    pub wires: Vec<Wire>,
+    pub ms: u64,
+    pub mangle: Option<Mangle>,
+}
+
+pub fn genesis(count: usize) -> Genesis {
+    let founder = |n| Founder { id: id(n), name: format!("n{n}"), peer_urls: vec![format!("http://n{n}:2380")] };
+    Genesis { founders: (0..count).map(founder).collect(), ..Genesis::default() }
+}
+
+pub fn founded(n: usize, birth: u64, count: usize) -> Replica {
+    Replica::found(identity(n, birth), &genesis(count)).0
+}
+
+impl Net {
+    /// A cluster of that many empty replicas, not connected.
+    pub fn new(count: usize) -> Self {
+        Self::tuned(count, Tuning::default())
+    }
+
+    pub fn tuned(count: usize, tuning: Tuning) -> Self {
+        let nodes = (0..count).map(|n| Node::new(founded(n, 1, count), tuning)).collect();
+        Self { nodes, wires: vec![], ms: 0, mangle: None }
+    }
+
+    /// All of them, each connected with each.
+    pub fn mesh(count: usize) -> Self {
+        let mut net = Self::new(count);
+        for a in 0..count {
+            for b in a + 1..count {
+                net.connect(a, b);
+            }
+        }
+        net
+    }
+
+    fn start(&self, node: usize) -> (End, Bytes) {
+        let n = &self.nodes[node];
+        let (session, hello) = Session::start(&n.exchange, &n.replica, &n.durable, None);
+        let hello = hello.encode();
+        (
+            End {
+                node,
+                session,
+                queue: VecDeque::new(),
+                events: vec![],
+                error: None,
+                polled: None,
+                sent_bytes: hello.len(),
+            },
+            hello,
+        )
+    }
+
+    /// Opens a stream; both sides greet.
+    pub fn connect(&mut self, a: usize, b: usize) -> usize {
+        let ((mut a, hello_a), (mut b, hello_b)) = (self.start(a), self.start(b));
+        a.queue.push_back(hello_b);
+        b.queue.push_back(hello_a);
+        self.wires.push(Wire { ends: [a, b] });
+        self.wires.len() - 1
+    }
+
+    /// Breaks all streams; what was on its way is lost.
+    pub fn cut(&mut self) {
+        self.wires.clear();
+    }
+
+    pub fn put(&mut self, node: usize, key: &str, value: impl Into<Bytes>) {
+        let ms = self.ms;
+        let effects = self.nodes[node].handle(ms, put(key, value));
+        assert!(effects.reply.is_some_and(|reply| reply.is_ok()));
+    }
+
+    /// Delivers what is on its way, then lets every session do what it has to.
+    pub fn step(&mut self) {
+        self.ms += STEP_MS;
+        for at in 0..self.wires.len() {
+            for side in 0..2 {
+                self.deliver(at, side);
+            }
+        }
+        for at in 0..self.wires.len() {
+            for side in 0..2 {
+                self.poll(at, side);
+            }
+        }
+    }
+
+    fn deliver(&mut self, at: usize, side: usize) {
+        let mut queue = std::mem::take(&mut self.wires[at].ends[side].queue);
+        if let Some(mangle) = &mut self.mangle {
+            mangle(&mut queue);
+        }
+        for bytes in queue {
+            let end = &mut self.wires[at].ends[side];
+            if end.error.is_some() {
+                return;
+            }
+            end.polled = None;
+            let node = &self.nodes[end.node];
+            let now = node.now(self.ms);
+            let received = Message::decode(bytes)
+                .map_err(SyncError::from)
+                .and_then(|message| end.session.receive(&node.replica, &node.durable, now, message));
+            self.take(at, side, received);
+        }
+    }
+
+    fn poll(&mut self, at: usize, side: usize) {
+        let end = &mut self.wires[at].ends[side];
+        let node = &self.nodes[end.node];
+        let due = end.session.next_ms().is_some_and(|ms| ms <= self.ms);
+        if end.error.is_none() && (due || end.polled != Some(node.handled)) {
+            end.polled = Some(node.handled);
+            let polled = end.session.poll(&node.replica, &node.durable, node.now(self.ms), 1 << 20);
+            self.take(at, side, polled);
+        }
+    }
+
+    fn take(&mut self, at: usize, side: usize, turn: Result<eddy_crdt::sync::Turn, SyncError>) {
+        let ms = self.ms;
+        let node = self.wires[at].ends[side].node;
+        let messages = match turn {
+            Ok(turn) => {
+                for input in turn.inputs {
+                    self.nodes[node].handle(ms, input);
+                }
+                self.wires[at].ends[side].events.extend(turn.events);
+                turn.messages
+            }
+            Err(error) => {
+                let refusal = error.refusal();
+                self.wires[at].ends[side].error = Some(error);
+                refusal.into_iter().collect()
+            }
+        };
+        for message in messages {
+            self.send(at, side, &message);
+        }
+    }
+
+    /// Sends a message from that side.
+    pub fn send(&mut self, at: usize, side: usize, message: &Message) {
+        let bytes = message.encode();
+        self.wires[at].ends[side].sent_bytes += bytes.len();
+        self.wires[at].ends[1 - side].queue.push_back(bytes);
+    }
+
+    /// Steps for that long.
+    pub fn run(&mut self, ms: u64) {
+        for _ in 0..ms / STEP_MS {
+            self.step();
+        }
+    }
+
+    pub fn converged(&self) -> bool {
+        let first = &self.nodes[0].replica;
+        self.nodes.iter().all(|n| n.replica.vector() == first.vector() && n.replica.state_hash() == first.state_hash())
+    }
+
+    /// Steps until all have the same; fails when that takes longer than a minute.
+    pub fn converge(&mut self) {
+        for _ in 0..60_000 / STEP_MS {
+            if self.converged() {
+                return;
+            }
+            self.step();
+        }
+        let vectors: Vec<_> = self.nodes.iter().map(|n| n.replica.vector()).collect();
+        let errors: Vec<_> = self.wires.iter().flat_map(|wire| wire.ends.iter().map(|end| &end.error)).collect();
+        panic!("no convergence: {errors:?} {vectors:?}");
+    }
+
+    pub fn report(&self, at: usize, side: usize) -> PeerReport {
+        let end = &self.wires[at].ends[side];
+        let node = &self.nodes[end.node];
+        end.session.report(&node.replica, &node.durable)
+    }
+
+    pub fn events(&self, at: usize, side: usize) -> &[SessionEvent] {
+        &self.wires[at].ends[side].events
+    }
+
+    pub fn error(&self, at: usize, side: usize) -> Option<&SyncError> {
+        self.wires[at].ends[side].error.as_ref()
+    }
+}

@@ -1,0 +1,205 @@
+//! How entries get to where they are lacked.
+
+use bytes::Bytes;
+use eddy_crdt::sync::{Equality, SessionEvent, Stage, Tuning};
+
+use crate::net::{Net, STEP_MS, id};
+
+#[test]
+fn two_replicas_tell_each_other_everything_and_settle() {
+    let mut net = Net::new(2);
+    for n in 0..20 {
+        net.put(0, &format!("a{n}"), format!("{n}"));
+        net.put(1, &format!("b{n}"), format!("{n}"));
+    }
+    let wire = net.connect(0, 1);
+    net.converge();
+    assert_eq!(net.nodes[1].get("a7"), Some(Bytes::from_static(b"7")));
+    assert_eq!(net.nodes[0].get("b19"), Some(Bytes::from_static(b"19")));
+
+    net.run(3_000);
+    for side in 0..2 {
+        let report = net.report(wire, side);
+        assert_eq!(report.stage, Stage::Open);
+        assert_eq!(report.member, Some(id(1 - side)));
+        assert_eq!((report.entries_behind, report.entries_ahead, report.bytes_behind), (0, 0, 0));
+        assert_eq!(report.equality, Equality::Equal);
+        assert_eq!(report.in_flight_bytes, 0);
+        assert_eq!(report.tally.sent_entries, 20);
+        assert_eq!(report.tally.again, 0);
+        assert!(report.round_trip_ms.is_some_and(|ms| ms <= 3 * STEP_MS));
+        assert_eq!(net.nodes[side].replica.windows_len(), 0, "everything is known everywhere");
+    }
+    assert_eq!(net.nodes[0].notices, []);
+}
+
+#[test]
+fn what_is_written_later_follows_at_once() {
+    let mut net = Net::new(2);
+    net.connect(0, 1);
+    net.converge();
+    net.run(200);
+    for n in 0..10 {
+        net.put(n % 2, "k", format!("{n}"));
+        net.run(2 * STEP_MS);
+        assert!(net.converged(), "after write {n}");
+    }
+}
+
+#[test]
+fn an_entry_reaches_a_replica_through_a_third() {
+    let mut net = Net::new(3);
+    net.connect(0, 1);
+    net.connect(1, 2);
+    net.run(100);
+    net.put(0, "k", "v");
+    net.put(2, "l", "w");
+    net.run(4 * STEP_MS);
+    assert!(net.converged());
+    // Acknowledgements are passed on as well, or nothing would ever settle.
+    net.run(5_000);
+    assert!(net.nodes.iter().all(|node| node.replica.windows_len() == 0));
+}
+
+#[test]
+fn in_a_full_mesh_an_entry_is_sent_once_to_each() {
+    let mut net = Net::mesh(4);
+    net.converge();
+    net.run(1_000);
+    for n in 0..40 {
+        net.put(n % 4, &format!("k{n}"), "v");
+        net.step();
+    }
+    net.converge();
+    net.run(3_000);
+    let sent: u64 = (0..net.wires.len()).flat_map(|w| [0, 1].map(|side| net.report(w, side).tally.sent_entries)).sum();
+    assert_eq!(sent, 40 * 3);
+}
+
+#[test]
+fn who_is_not_told_directly_is_told_by_others_soon() {
+    let mut net = Net::mesh(3);
+    net.converge();
+    net.run(500);
+    // The stream between 0 and 1 hangs: it is open and carries nothing.
+    let hangs = net.wires.remove(0);
+    net.put(0, "k", "v");
+    net.run(5_000);
+    assert!(net.converged());
+    drop(hangs);
+}
+
+#[test]
+fn after_a_break_it_goes_on_where_it_was() {
+    let mut net = Net::new(2);
+    net.connect(0, 1);
+    for n in 0..50 {
+        net.put(0, &format!("k{n}"), "v");
+    }
+    net.converge();
+    net.cut();
+    for n in 0..7 {
+        net.put(0, &format!("l{n}"), "v");
+    }
+    let wire = net.connect(0, 1);
+    net.converge();
+    assert_eq!(net.report(wire, 0).tally.sent_entries, 7);
+    assert_eq!(net.report(wire, 1).tally.duplicates, 0);
+}
+
+#[test]
+fn what_was_never_flushed_is_neither_sent_nor_acknowledged() {
+    let mut net = Net::new(2);
+    let wire = net.connect(0, 1);
+    net.run(200);
+    net.nodes[0].flushes = false;
+    net.put(0, "k", "v");
+    net.run(500);
+    assert_eq!(net.nodes[1].get("k"), None);
+    net.nodes[0].flushes = true;
+    net.nodes[1].flushes = false;
+    net.put(0, "l", "w");
+    net.run(500);
+    assert_eq!(net.nodes[1].get("k"), Some(Bytes::from_static(b"v")));
+    assert_eq!(net.report(wire, 0).entries_behind, 2, "it has them, but not on disk");
+}
+
+#[test]
+fn only_so_much_is_on_its_way_to_a_peer_that_does_not_acknowledge() {
+    let tuning = Tuning { in_flight_bytes: 200_000, batch_bytes: 50_000, ..Tuning::default() };
+    let mut net = Net::tuned(2, tuning);
+    let wire = net.connect(0, 1);
+    net.nodes[1].flushes = false;
+    let value = Bytes::from(vec![b'x'; 1_000]);
+    for n in 0..1_000 {
+        net.put(0, &format!("k{n}"), value.clone());
+    }
+    net.run(1_000);
+    let report = net.report(wire, 0);
+    assert!((200_000..250_000).contains(&report.in_flight_bytes), "{}", report.in_flight_bytes);
+    assert!(report.bytes_behind > 1_000_000, "{}", report.bytes_behind);
+    assert_eq!(report.entries_behind, 1_000);
+    net.nodes[1].flushes = true;
+    net.nodes[1].durable = net.nodes[1].replica.vector().clone();
+    net.converge();
+}
+
+#[test]
+fn an_update_of_two_fields_costs_300_bytes_with_its_acknowledgement() {
+    let mut net = Net::new(2);
+    let wire = net.connect(0, 1);
+    let pod = |n: u32, phase: &str| {
+        let filler: String =
+            (0..72u32).map(|n| format!(r#""annotation-{n}":"{:x}","#, n.wrapping_mul(2_654_435_761))).collect();
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"generation":{n},{filler}"x":0}},"status":{{"phase":"{phase}"}}}}"#
+        )
+    };
+    net.put(0, "/registry/pods/default/web-7c5ddbdf54-x9xkq", pod(1, "Pending"));
+    net.converge();
+    // A ping falls in here otherwise.
+    net.run(5_200);
+    let before: usize = net.wires[wire].ends.iter().map(|end| end.sent_bytes).sum();
+    let value = pod(2, "Running");
+    assert!((1_900..2_400).contains(&value.len()), "{}", value.len());
+    net.put(0, "/registry/pods/default/web-7c5ddbdf54-x9xkq", value);
+    net.run(200);
+    assert!(net.converged());
+    let after: usize = net.wires[wire].ends.iter().map(|end| end.sent_bytes).sum();
+    assert!(after - before <= 300, "{} bytes", after - before);
+    assert_eq!(net.nodes[0].exchange.tally().deltas, 1);
+}
+
+#[test]
+fn an_entry_is_encoded_once_for_all() {
+    let mut net = Net::mesh(4);
+    net.converge();
+    net.put(0, "k", "v");
+    net.converge();
+    let tally = net.nodes[0].exchange.tally();
+    assert_eq!((tally.entries, tally.reused), (1, 2));
+}
+
+#[test]
+fn idle_replicas_hardly_speak() {
+    let mut net = Net::new(2);
+    let wire = net.connect(0, 1);
+    net.put(0, "k", "v");
+    net.run(5_000);
+    let before: usize = net.wires[wire].ends.iter().map(|end| end.sent_bytes).sum();
+    net.run(60_000);
+    let after: usize = net.wires[wire].ends.iter().map(|end| end.sent_bytes).sum();
+    assert!(after - before <= 2_000, "{} bytes in a minute", after - before);
+}
+
+#[test]
+fn both_sides_learn_whom_they_met() {
+    let mut net = Net::new(2);
+    let wire = net.connect(0, 1);
+    net.step();
+    let Some(SessionEvent::Met { member, empty, .. }) = net.events(wire, 0).first() else { panic!("met nobody") };
+    assert_eq!((*member, *empty), (id(1), false));
+    assert_eq!(net.nodes[0].exchange.links(), [id(1)]);
+    net.cut();
+    assert_eq!(net.nodes[0].exchange.links(), []);
+}

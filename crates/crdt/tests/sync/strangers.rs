@@ -1,0 +1,182 @@
+//! Peers that are refused, or must first become what they were.
+
+use eddy_crdt::clock::Now;
+use eddy_crdt::genesis::{Founder, Genesis};
+use eddy_crdt::id::{ClusterId, Dot};
+use eddy_crdt::op::Command;
+use eddy_crdt::replica::{Input, Replica};
+use eddy_crdt::sync::message::PROTOCOL;
+use eddy_crdt::sync::{Message, Reason, SessionEvent, Stage, SyncError, Tuning};
+
+use crate::net::{Net, Node, STEP_MS, founded, genesis, id, identity};
+
+/// Connects replica 0 with replica 1; tells why the first refused, and the second was refused.
+fn refused(mut net: Net) -> (SyncError, SyncError) {
+    let wire = net.connect(0, 1);
+    net.wires[wire].ends[0]
+        .session
+        .poll(&net.nodes[0].replica, &net.nodes[0].durable, Now::default(), 1)
+        .expect("idle");
+    net.run(4 * STEP_MS);
+    let error = |side| net.error(wire, side).expect("an end of the session").clone();
+    (error(0), error(1))
+}
+
+#[test]
+fn a_replica_of_another_cluster_is_refused() {
+    let mut net = Net::new(2);
+    let mut other = identity(1, 1);
+    other.cluster = ClusterId::new(0xc2);
+    net.nodes[1] = Node::new(Replica::found(other, &genesis(2)).0, Tuning::default());
+    let (error, _) = refused(net);
+    assert_eq!(error, SyncError::Cluster { ours: ClusterId::new(0xc1), theirs: ClusterId::new(0xc2) });
+    assert_eq!(error.to_string(), "the peer belongs to cluster c2, this replica to c1");
+}
+
+#[test]
+fn this_replica_itself_is_refused() {
+    let mut net = Net::new(2);
+    net.nodes[1] = Node::new(founded(0, 7, 2), Tuning::default());
+    assert_eq!(refused(net).0, SyncError::OwnId(id(0)));
+}
+
+#[test]
+fn someone_who_is_no_member_is_refused_and_told_so() {
+    let mut net = Net::new(2);
+    let founder = |n| Founder { id: id(n), name: String::new(), peer_urls: vec![] };
+    let stranger = Genesis { founders: vec![founder(5)], ..Genesis::default() };
+    net.nodes[1] = Node::new(Replica::found(identity(5, 1), &stranger).0, Tuning::default());
+    let wire = net.connect(0, 1);
+    // Only what one of them thinks is looked at: the other is in a world of its own.
+    net.wires[wire].ends[1].queue.clear();
+    net.run(2 * STEP_MS);
+    assert_eq!(net.error(wire, 0), Some(&SyncError::UnknownMember(id(5))));
+    let Some(SyncError::Refused { reason, text }) = net.error(wire, 1) else { panic!("not told") };
+    assert_eq!(
+        (*reason, text.as_str()),
+        (Reason::UnknownMember, "6 is no member of the cluster as far as this replica knows")
+    );
+}
+
+#[test]
+fn a_newer_protocol_and_the_wrong_member_are_refused() {
+    let mut net = Net::new(3);
+    let wire = net.connect(0, 1);
+    let Ok(Message::Hello(mut hello)) = Message::decode(net.wires[wire].ends[0].queue.pop_front().expect("a greeting"))
+    else {
+        panic!("no greeting")
+    };
+    hello.protocol = PROTOCOL + 1;
+    net.send(wire, 1, &Message::Hello(hello));
+    net.step();
+    assert_eq!(net.error(wire, 0), Some(&SyncError::Protocol { theirs: PROTOCOL + 1 }));
+
+    let node = &net.nodes[0];
+    let (mut session, _) = eddy_crdt::sync::Session::start(&node.exchange, &node.replica, &node.durable, Some(id(2)));
+    let other = &net.nodes[1];
+    let (_, hello) = eddy_crdt::sync::Session::start(&other.exchange, &other.replica, &other.durable, None);
+    let met = session.receive(&node.replica, &node.durable, Now::default(), hello);
+    assert_eq!(met.err(), Some(SyncError::AnotherMember { wanted: id(2), theirs: id(1) }));
+}
+
+#[test]
+fn a_removed_member_is_refused_also_in_the_middle_of_a_session() {
+    let mut net = Net::new(3);
+    let wire = net.connect(0, 1);
+    net.run(200);
+    assert_eq!(net.report(wire, 0).stage, Stage::Open);
+    let effects = net.nodes[0].handle(300, Input::Client(Command::MemberRemove(id(1))));
+    assert!(effects.reply.is_some_and(|reply| reply.is_ok()));
+    net.run(2 * STEP_MS);
+    assert_eq!(net.error(wire, 0), Some(&SyncError::RemovedMember(id(1))));
+    assert!(matches!(net.error(wire, 1), Some(SyncError::Refused { reason: Reason::RemovedMember, .. })));
+    let again = net.connect(0, 1);
+    net.run(2 * STEP_MS);
+    assert_eq!(net.error(again, 0), Some(&SyncError::RemovedMember(id(1))));
+}
+
+/// Replica 0 wrote `total` entries, of which a restored disk has only `kept`; then it wrote `more`.
+fn restored(total: usize, kept: usize, more: usize) -> Net {
+    let mut net = Net::new(3);
+    net.connect(0, 1);
+    for n in 0..total {
+        net.put(0, &format!("k{n}"), format!("{n}"));
+    }
+    net.run(500);
+    net.cut();
+    net.nodes[0] = Node::new(founded(0, 1, 3), Tuning::default());
+    let ms = std::mem::take(&mut net.ms);
+    for n in 0..kept {
+        net.put(0, &format!("k{n}"), format!("{n}"));
+    }
+    net.ms = ms;
+    for n in 0..more {
+        net.put(0, &format!("m{n}"), "new");
+    }
+    net
+}
+
+fn lost(mut net: Net) -> (Option<SessionEvent>, Net) {
+    let wire = net.connect(0, 1);
+    net.run(500);
+    assert!(net.events(wire, 1).contains(&SessionEvent::PeerLostTail(id(0))));
+    assert_eq!(net.report(wire, 1).stage, Stage::PeerLostTail);
+    assert_eq!(net.report(wire, 0).stage, Stage::LostTail);
+    assert_eq!(net.report(wire, 0).tally.sent_entries, 0, "nothing is sent under the old birth");
+    (net.events(wire, 0).last().cloned(), net)
+}
+
+#[test]
+fn a_restored_disk_learns_what_it_lost() {
+    let (event, net) = lost(restored(10, 4, 0));
+    let agreed = Dot { origin: net.nodes[0].replica.identity().origin(), seq: 4 };
+    assert_eq!(event, Some(SessionEvent::LostTail { member: id(1), agreed, theirs: 10 }));
+}
+
+#[test]
+fn a_restored_disk_that_wrote_on_learns_where_it_parted() {
+    for (kept, more) in [(4, 3), (0, 2), (4, 6), (4, 20), (9, 1)] {
+        let (event, net) = lost(restored(10, kept, more));
+        let agreed = Dot { origin: net.nodes[0].replica.identity().origin(), seq: kept as u64 };
+        assert_eq!(event, Some(SessionEvent::LostTail { member: id(1), agreed, theirs: 10 }), "{kept} {more}");
+    }
+}
+
+#[test]
+fn the_parting_of_long_histories_is_found() {
+    let (event, _) = lost(restored(5_000, 1_234, 4_321));
+    let Some(SessionEvent::LostTail { agreed, theirs, .. }) = event else { panic!("{event:?}") };
+    assert_eq!((agreed.seq, theirs), (1_234, 5_000));
+}
+
+#[test]
+fn a_lost_tail_that_turns_up_later_is_noticed_too() {
+    let mut net = restored(10, 4, 0);
+    // Replica 2 knows nothing of it, so that all looks well ...
+    let wire = net.connect(0, 2);
+    net.run(100);
+    assert_eq!(net.report(wire, 0).stage, Stage::Open);
+    // ... until it hears of the rest.
+    net.connect(1, 2);
+    net.run(3_000);
+    // All members, this one too before it was restored, were known to have these: they are in nobody's log any more.
+    let lost =
+        |event: &SessionEvent| matches!(event, SessionEvent::LostTail { agreed, theirs: 10, .. } if agreed.seq <= 4);
+    assert!(net.events(wire, 0).iter().any(lost), "{:?}", net.events(wire, 0));
+}
+
+#[test]
+fn two_histories_of_a_third_replica_end_the_session() {
+    let mut net = restored(10, 4, 3);
+    net.connect(0, 2);
+    net.run(500);
+    net.cut();
+    let wire = net.connect(1, 2);
+    net.run(100);
+    let forks = [net.error(wire, 0), net.error(wire, 1)];
+    assert!(
+        forks.iter().any(|error| matches!(error, Some(SyncError::Fork(dot)) if dot.origin.replica == id(0))),
+        "{forks:?}"
+    );
+    assert!(forks.iter().all(Option::is_some));
+}
