@@ -7,6 +7,7 @@
 //!    last;
 //! 3. one head left is the outcome; Kubernetes objects are merged field by field; else the last writer wins.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
@@ -188,9 +189,12 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
         ChangeKind::Put { value, .. } => Object::parse(value),
         ChangeKind::Delete | ChangeKind::Expire => None,
     };
-    let (first, others) = heads.split_first()?;
-    let (incarnation, first) = (first.incarnation, object(first)?);
-    if !others.iter().all(|head| object(head).is_some_and(|head| head.is_like(&first))) {
+    let mut of_heads = Vec::with_capacity(heads.len());
+    for head in heads {
+        of_heads.push((head.dot, object(head)?));
+    }
+    let (incarnation, (_, first)) = (heads.first()?.incarnation, of_heads.first()?);
+    if !of_heads.iter().all(|(_, head)| head.is_like(first)) {
         return None;
     }
     let ancestry: Vec<&Version> =
@@ -199,14 +203,18 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
     // A run counts as its last version, so that leaving its middle out changes nothing. What is not of this life of the
     // object, or not readable, is no version of its fields.
     let middles = graph::middles(&graph, &ancestry, base, true);
-    let replayed: Vec<(&Version, Object)> = ancestry
+    let read = |v: &Version| match of_heads.iter().find(|(dot, _)| *dot == v.dot) {
+        Some((_, object)) => Some(Cow::Borrowed(object)),
+        None => object(v).filter(|object| object.is_like(first)).map(Cow::Owned),
+    };
+    let replayed: Vec<(&Version, Cow<'_, Object>)> = ancestry
         .iter()
         .zip(middles)
         .filter(|(v, middle)| v.incarnation == incarnation && !middle)
-        .filter_map(|(v, _)| Some((*v, object(v).filter(|object| object.is_like(&first))?)))
+        .filter_map(|(v, _)| Some((*v, read(v)?)))
         .collect();
     let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| Object::parse(&base.value));
-    let base = base.filter(|base| base.is_like(&first));
+    let base = base.filter(|base| base.is_like(first));
     // Were Automerge to refuse, it would on every replica: the last writer wins then.
     replay::merge(base.as_ref(), &replayed, rules).ok().flatten()
 }

@@ -4,6 +4,7 @@
 //! no scalar of its own has a leaf that says it is there: an empty map or list, and an element of a keyed list; what lies
 //! under an absent element is dropped. The order of a keyed list or set is one leaf.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::json::Json;
@@ -13,43 +14,40 @@ use super::schema::{Schema, Shape};
 /// Says that an element of a keyed list is there. No JSON text is like it.
 const PRESENT: &str = "+";
 
-/// One leaf.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Leaf {
-    /// Where it lies.
-    pub path: Path,
-    /// Its value: a canonical JSON text, or [`PRESENT`].
-    pub text: String,
-}
-
-/// The leaves of an object by their written path.
-pub type Leaves = BTreeMap<String, Leaf>;
-
-/// Takes an object apart.
-pub fn flatten(object: &Json, schema: &Schema<'_>) -> Leaves {
-    let mut flat = Flattening { schema, path: Path::default(), leaves: Leaves::new() };
+/// Takes an object apart: tells each leaf's written path, its path, and its value: a canonical JSON text, or [`PRESENT`].
+pub fn flatten(object: &Json, schema: &Schema<'_>, tell: &mut impl FnMut(&str, &Path, String)) {
+    let mut flat = Flattening { schema, path: Path::default(), written: String::new(), tell };
     if let Json::Map(map) = object {
         flat.fields(map);
     }
-    flat.leaves
 }
 
-struct Flattening<'a> {
+struct Flattening<'a, F> {
     schema: &'a Schema<'a>,
     path: Path,
-    leaves: Leaves,
+    /// The path as it is written.
+    written: String,
+    tell: &'a mut F,
 }
 
-impl Flattening<'_> {
+impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
     fn leaf(&mut self, text: String) {
-        self.leaves.insert(self.path.to_string(), Leaf { path: self.path.clone(), text });
+        (self.tell)(&self.written, &self.path, text);
+    }
+
+    /// One step down and back.
+    fn under(&mut self, step: Step, act: impl FnOnce(&mut Self)) {
+        let length = self.written.len();
+        step.write(&mut self.written);
+        self.path.push(step);
+        act(self);
+        self.path.pop();
+        self.written.truncate(length);
     }
 
     fn fields(&mut self, map: &BTreeMap<String, Json>) {
         for (name, value) in map {
-            self.path.push(Step::Field(name.clone()));
-            self.value(value);
-            self.path.pop();
+            self.under(Step::Field(name.clone()), |flat| flat.value(value));
         }
     }
 
@@ -76,19 +74,16 @@ impl Flattening<'_> {
     fn elements(&mut self, whole: &Json, list: &[Json], keys: Option<Vec<String>>) {
         let Some(keys) = keys.filter(|keys| is_unique(keys)) else { return self.leaf(whole.canonical()) };
         for (item, key) in list.iter().zip(&keys) {
-            self.path.push(Step::Element(key.clone()));
-            match item {
+            self.under(Step::Element(key.clone()), |flat| match item {
                 Json::Map(map) => {
-                    self.leaf(PRESENT.to_owned());
-                    self.fields(map);
+                    flat.leaf(PRESENT.to_owned());
+                    flat.fields(map);
                 }
-                scalar => self.leaf(scalar.canonical()),
-            }
-            self.path.pop();
+                scalar => flat.leaf(scalar.canonical()),
+            });
         }
-        self.path.push(Step::Order);
-        self.leaf(Json::List(keys.into_iter().map(Json::String).collect()).canonical());
-        self.path.pop();
+        let order = Json::List(keys.into_iter().map(Json::String).collect()).canonical();
+        self.under(Step::Order, |flat| flat.leaf(order));
     }
 }
 
@@ -120,18 +115,18 @@ fn is_unique(keys: &[String]) -> bool {
 
 /// Puts an object together. Leaves that contradict each other (one replica made a list of what another made a map) are
 /// sorted out in a fixed way: a scalar stands over fields, fields over elements, any of them over "empty".
-pub fn assemble<'a>(leaves: impl Iterator<Item = &'a Leaf>) -> Json {
+pub fn assemble<'a>(leaves: impl Iterator<Item = (&'a Path, Cow<'a, str>)>) -> Json {
     let mut root = Node::default();
-    for leaf in leaves {
+    for (path, text) in leaves {
         let mut node = &mut root;
-        for step in leaf.path.steps() {
+        for step in path.steps() {
             node = match step {
                 Step::Field(name) => node.fields.entry(name).or_default(),
                 Step::Element(key) => node.elements.entry(key).or_default(),
                 Step::Order => node.order.get_or_insert_default(),
             };
         }
-        node.text = Some(&leaf.text);
+        node.text = Some(text);
     }
     let fields = root.fields.iter().filter_map(|(name, node)| Some(((*name).to_owned(), node.build()?)));
     Json::Map(fields.collect())
@@ -140,7 +135,7 @@ pub fn assemble<'a>(leaves: impl Iterator<Item = &'a Leaf>) -> Json {
 /// A value that is being put together.
 #[derive(Default)]
 struct Node<'a> {
-    text: Option<&'a str>,
+    text: Option<Cow<'a, str>>,
     fields: BTreeMap<&'a str, Node<'a>>,
     elements: BTreeMap<&'a str, Node<'a>>,
     order: Option<Box<Node<'a>>>,
@@ -148,7 +143,7 @@ struct Node<'a> {
 
 impl Node<'_> {
     fn build(&self) -> Option<Json> {
-        let own = self.text.and_then(|text| Json::parse(text.as_bytes()));
+        let own = self.text.as_ref().and_then(|text| Json::parse(text.as_bytes()));
         let empty = match &own {
             None | Some(Json::Null) => true,
             Some(Json::Map(map)) => map.is_empty(),
@@ -168,7 +163,7 @@ impl Node<'_> {
     }
 
     fn build_elements(&self) -> Vec<Json> {
-        let order = self.order.as_ref().and_then(|order| Json::parse(order.text?.as_bytes()));
+        let order = self.order.as_ref().and_then(|order| Json::parse(order.text.as_ref()?.as_bytes()));
         let order = match &order {
             Some(Json::List(list)) => list.iter().filter_map(Json::as_str).collect(),
             _ => vec![],
@@ -186,17 +181,27 @@ mod tests {
     use super::*;
     use crate::merge::Rules;
 
+    type Leaves = BTreeMap<String, (Path, String)>;
+
     fn leaves(text: &str) -> (Json, Leaves) {
         let object = Json::parse(text.as_bytes()).expect("JSON");
         let rules = Rules::default();
-        let flat = flatten(&object, &Schema::new("v1", "Pod", &rules));
+        let mut flat = Leaves::new();
+        flatten(&object, &Schema::new("v1", "Pod", &rules), &mut |written, path, text| {
+            assert_eq!(path.to_string(), written);
+            flat.insert(written.to_owned(), (path.clone(), text));
+        });
         (object, flat)
+    }
+
+    fn assembled(leaves: &Leaves) -> Json {
+        assemble(leaves.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))))
     }
 
     fn back(text: &str) -> Vec<(String, String)> {
         let (object, flat) = leaves(text);
-        assert_eq!(assemble(flat.values()), object);
-        flat.into_iter().map(|(path, leaf)| (path, leaf.text)).collect()
+        assert_eq!(assembled(&flat), object);
+        flat.into_iter().map(|(written, (_, text))| (written, text)).collect()
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -243,7 +248,7 @@ mod tests {
     fn what_lies_under_an_absent_element_is_dropped() {
         let (_, mut flat) = leaves(r#"{"status":{"conditions":[{"type":"A","n":1},{"type":"B","n":2}]}}"#);
         flat.remove(r#".status.conditions[type="A"]"#);
-        let merged = assemble(flat.values()).canonical();
+        let merged = assembled(&flat).canonical();
         assert_eq!(merged, r#"{"status":{"conditions":[{"n":2,"type":"B"}]}}"#);
     }
 
@@ -254,7 +259,7 @@ mod tests {
         let order = flat[".status.conditions[]"].clone();
         flat.extend(more);
         flat.insert(".status.conditions[]".to_owned(), order);
-        let merged = assemble(flat.values()).canonical();
+        let merged = assembled(&flat).canonical();
         assert_eq!(merged, r#"{"status":{"conditions":[{"type":"Z"},{"type":"B"},{"type":"A"}]}}"#);
     }
 }

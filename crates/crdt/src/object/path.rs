@@ -66,21 +66,34 @@ pub fn field(step: &Step) -> Option<&str> {
     }
 }
 
+impl Step {
+    /// Writes it behind the steps before it.
+    pub fn write(&self, out: &mut String) {
+        match self {
+            Self::Field(name) if is_plain(name) => {
+                out.push('.');
+                out.push_str(name);
+            }
+            Self::Field(name) => {
+                out.push('[');
+                json::write_string(name, out);
+                out.push(']');
+            }
+            Self::Element(key) => {
+                out.push('[');
+                out.push_str(key);
+                out.push(']');
+            }
+            Self::Order => out.push_str("[]"),
+        }
+    }
+}
+
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for step in &self.steps {
-            match step {
-                Step::Field(name) if is_plain(name) => write!(f, ".{name}")?,
-                Step::Field(name) => {
-                    let mut quoted = String::new();
-                    json::write_string(name, &mut quoted);
-                    write!(f, "[{quoted}]")?;
-                }
-                Step::Element(key) => write!(f, "[{key}]")?,
-                Step::Order => f.write_str("[]")?,
-            }
-        }
-        Ok(())
+        let mut written = String::new();
+        self.steps.iter().for_each(|step| step.write(&mut written));
+        f.write_str(&written)
     }
 }
 

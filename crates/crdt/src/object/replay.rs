@@ -4,6 +4,7 @@
 //! merge of several parents looked like to the version's writer need not be known for that: where the document sees it
 //! otherwise, the change says what the writer saw.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use crate::window::Version;
 use super::Object;
 use super::document::{Document, DocumentError, Edit, Point, Scalar};
 use super::json::Json;
-use super::leaves::{self, Leaf};
+use super::leaves;
 use super::path::{Path, Step};
 use super::schema::{Resolution, Schema};
 
@@ -53,7 +54,7 @@ struct Replayed {
 /// When Automerge refuses; on every replica then.
 pub fn merge(
     base: Option<&Object>,
-    versions: &[(&Version, Object)],
+    versions: &[(&Version, Cow<'_, Object>)],
     rules: &Rules,
 ) -> Result<Option<Merged>, DocumentError> {
     let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
@@ -61,7 +62,7 @@ pub fn merge(
     // An order that is the same everywhere, whatever order the versions arrived in.
     let mut order: Vec<usize> = (0..versions.len()).collect();
     order.sort_by_key(|&at| (graph.depth(at), plain[at].dot));
-    let versions: Vec<&(&Version, Object)> = order.iter().map(|&at| &versions[at]).collect();
+    let versions: Vec<&(&Version, Cow<'_, Object>)> = order.iter().map(|&at| &versions[at]).collect();
     let Some((_, first)) = versions.first() else { return Ok(None) };
     let schema = first.schema(rules);
 
@@ -76,7 +77,7 @@ pub fn merge(
     Ok(Some(Merged { value: Bytes::from(object.canonical()), given_up, replaced }))
 }
 
-fn is_head(at: usize, versions: &[&(&Version, Object)]) -> bool {
+fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
     !versions[at + 1..].iter().any(|(later, _)| later.descends_from(versions[at].0.dot))
 }
 
@@ -100,7 +101,7 @@ impl<'a> Replay<'a> {
         Ok(Self { schema, document, base, base_point, replayed: vec![], touched: BTreeSet::new(), leaves })
     }
 
-    fn run(&mut self, versions: &[&(&Version, Object)]) -> Result<(), DocumentError> {
+    fn run(&mut self, versions: &[&(&Version, Cow<'_, Object>)]) -> Result<(), DocumentError> {
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
         let graph = Graph::of(&plain);
         for (at, (version, object)) in versions.iter().enumerate() {
@@ -129,7 +130,7 @@ impl<'a> Replay<'a> {
     }
 
     /// The leaves where these versions come together.
-    fn state(&self, heads: &[usize], versions: &[&(&Version, Object)]) -> Result<Scalars, DocumentError> {
+    fn state(&self, heads: &[usize], versions: &[&(&Version, Cow<'_, Object>)]) -> Result<Scalars, DocumentError> {
         if let [head] = heads {
             return Ok(self.replayed[*head].scalars.clone());
         }
@@ -153,7 +154,7 @@ impl<'a> Replay<'a> {
         &self,
         merged: &mut Scalars,
         heads: &[usize],
-        versions: &[&(&Version, Object)],
+        versions: &[&(&Version, Cow<'_, Object>)],
     ) -> Result<bool, DocumentError> {
         let nodes: BTreeSet<&str> = heads.iter().filter_map(|&at| versions[at].1.node()).collect();
         if nodes.len() < 2 {
@@ -183,22 +184,23 @@ impl<'a> Replay<'a> {
     }
 
     fn assemble(&self, merged: &Scalars) -> Json {
-        let leaves: Vec<Leaf> = merged
-            .iter()
-            .filter_map(|(key, scalar)| {
-                let text = match scalar {
-                    Scalar::Text(text) => text.clone(),
-                    Scalar::Counter(number) => number.to_string(),
-                };
-                Some(Leaf { path: self.leaves.get(key)?.0.clone(), text })
-            })
-            .collect();
-        leaves::assemble(leaves.iter())
+        leaves::assemble(merged.iter().filter_map(|(key, scalar)| {
+            let text = match scalar {
+                Scalar::Text(text) => Cow::Borrowed(text.as_str()),
+                Scalar::Counter(number) => Cow::Owned(number.to_string()),
+            };
+            Some((&self.leaves.get(key)?.0, text))
+        }))
     }
 
     /// The edits that no later version saw and that are not in the outcome.
-    fn given_up(&self, object: &Json, versions: &[&(&Version, Object)]) -> Vec<GivenUp> {
-        let last = leaves::flatten(object, self.schema);
+    fn given_up(&self, object: &Json, versions: &[&(&Version, Cow<'_, Object>)]) -> Vec<GivenUp> {
+        let mut last: HashMap<&str, String> = HashMap::new();
+        leaves::flatten(object, self.schema, &mut |key, _, text| {
+            if let Some(key) = self.touched.get(key) {
+                last.insert(key, text);
+            }
+        });
         let mut lost: BTreeMap<Dot, Vec<&str>> = BTreeMap::new();
         for (at, replayed) in self.replayed.iter().enumerate() {
             let dot = versions[at].0.dot;
@@ -210,7 +212,7 @@ impl<'a> Replay<'a> {
                     Some(Scalar::Text(text)) => Some(text.as_str()),
                     None => None,
                 };
-                let got = last.get(key).map(|leaf| leaf.text.as_str());
+                let got = last.get(key.as_str()).map(String::as_str);
                 // That an empty map is not empty any more is no loss, nor is a place in a list.
                 let is_empty = matches!(wanted, Some("{}" | "[]")) && got.is_none();
                 if is_order || is_empty || wanted == got || matches!(resolution, Resolution::Counter { .. }) {
@@ -237,20 +239,20 @@ fn named(keys: &[&str]) -> String {
 
 /// An object's leaves as scalars; where they lie is noted beside.
 fn scalars(object: &Object, schema: &Schema<'_>, known: &mut HashMap<String, (Path, Resolution)>) -> Scalars {
-    let leaves = leaves::flatten(&object.json, schema);
-    let scalar = |(key, leaf): (String, Leaf)| {
-        let resolution = match known.get(&key) {
+    let mut scalars = Scalars::new();
+    leaves::flatten(&object.json, schema, &mut |key, path, text| {
+        let resolution = match known.get(key) {
             Some((_, resolution)) => *resolution,
             None => {
-                let resolution = schema.resolution(&leaf.path);
-                known.insert(key.clone(), (leaf.path, resolution));
+                let resolution = schema.resolution(path);
+                known.insert(key.to_owned(), (path.clone(), resolution));
                 resolution
             }
         };
-        let counter = matches!(resolution, Resolution::Counter { .. }).then(|| count(&leaf.text)).flatten();
-        (key, counter.map_or(Scalar::Text(leaf.text), Scalar::Counter))
-    };
-    leaves.into_iter().map(scalar).collect()
+        let counter = matches!(resolution, Resolution::Counter { .. }).then(|| count(&text)).flatten();
+        scalars.insert(key.to_owned(), counter.map_or(Scalar::Text(text), Scalar::Counter));
+    });
+    scalars
 }
 
 /// The number that a counter can hold, if the text is one that would be written so.
