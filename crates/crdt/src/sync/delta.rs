@@ -4,6 +4,8 @@
 //! receiver either has exactly those bytes or knows that it has not. What comes out is compared with the hash of what
 //! went in: a delta gives the sender's bytes or an error.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 use zstd::zstd_safe::{CCtx, CParameter, DCtx};
@@ -17,6 +19,9 @@ const LEN_MIN: usize = 96;
 /// Values above this are sent whole, and no delta may claim to give more: what a few bytes may make a receiver
 /// allocate, bytes. etcd's own limit for a request is 1.5 MiB.
 pub const LEN_MAX: usize = 16 << 20;
+
+/// A longer base is not indexed as a whole by the tables of the level: for these there are sparse ones, bytes.
+const LONG: usize = 1 << 16;
 
 /// Higher levels find nothing more where nearly everything is in the base, and cost more.
 const LEVEL: i32 = 3;
@@ -59,24 +64,9 @@ impl Delta {
         if !(LEN_MIN..=LEN_MAX).contains(&value.len()) || base.len() > LEN_MAX || base.is_empty() {
             return None;
         }
-        let mut context = CCtx::try_create()?;
-        // The window must reach from the end of the value to the beginning of the base.
-        let window = (base.len() + value.len()).next_power_of_two().trailing_zeros().clamp(10, 26);
-        for parameter in [
-            CParameter::CompressionLevel(LEVEL),
-            CParameter::WindowLog(window),
-            // The tables of the level index about 100 KB; long values need the sparse ones that reach all of it.
-            CParameter::EnableLongDistanceMatching(base.len() > 1 << 16),
-            CParameter::ContentSizeFlag(false),
-            CParameter::ChecksumFlag(false),
-            CParameter::DictIdFlag(false),
-        ] {
-            context.set_parameter(parameter).ok()?;
-        }
-        context.ref_prefix(base).ok()?;
         // What does not fit here saves nothing: then zstd says so, and the value is sent whole.
         let mut patch = Vec::with_capacity(value.len() - OVERHEAD);
-        context.compress2(&mut patch, value).ok()?;
+        compress(&mut patch, value, base)?;
         (patch.len() + OVERHEAD < value.len()).then(|| Self {
             base: hash(base),
             len: value.len(),
@@ -96,15 +86,54 @@ impl Delta {
         if hash(base) != self.base {
             return Err(DeltaError::Base);
         }
-        let mut context = DCtx::try_create().ok_or(DeltaError::Damaged)?;
-        context.ref_prefix(base).map_err(|_| DeltaError::Damaged)?;
         let mut value = Vec::with_capacity(self.len);
-        context.decompress(&mut value, &self.patch).map_err(|_| DeltaError::Damaged)?;
+        decompress(&mut value, &self.patch, base).ok_or(DeltaError::Damaged)?;
         if value.len() != self.len || xxh3_64(&value) != self.check {
             return Err(DeltaError::Damaged);
         }
         Ok(value.into())
     }
+}
+
+thread_local! {
+    // To set one up costs more than to use it for a few kilobytes.
+    static COMPRESSOR: RefCell<CCtx<'static>> = RefCell::new(CCtx::create());
+    static DECOMPRESSOR: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+}
+
+/// Whether zstd would take the base for one of its own dictionaries, unless it is given as a prefix.
+fn looks_like_a_dictionary(base: &[u8]) -> bool {
+    base.starts_with(&[0x37, 0xa4, 0x30, 0xec])
+}
+
+fn compress(patch: &mut Vec<u8>, value: &[u8], base: &[u8]) -> Option<usize> {
+    if base.len() <= LONG && !looks_like_a_dictionary(base) {
+        return COMPRESSOR.with_borrow_mut(|context| context.compress_using_dict(patch, value, base, LEVEL)).ok();
+    }
+    let mut context = CCtx::try_create()?;
+    // The window must reach from the end of the value to the beginning of the base.
+    let window = (base.len() + value.len()).next_power_of_two().trailing_zeros().clamp(10, 26);
+    for parameter in [
+        CParameter::CompressionLevel(LEVEL),
+        CParameter::WindowLog(window),
+        CParameter::EnableLongDistanceMatching(base.len() > LONG),
+        CParameter::ContentSizeFlag(false),
+        CParameter::ChecksumFlag(false),
+        CParameter::DictIdFlag(false),
+    ] {
+        context.set_parameter(parameter).ok()?;
+    }
+    context.ref_prefix(base).ok()?;
+    context.compress2(patch, value).ok()
+}
+
+fn decompress(value: &mut Vec<u8>, patch: &[u8], base: &[u8]) -> Option<usize> {
+    if !looks_like_a_dictionary(base) {
+        return DECOMPRESSOR.with_borrow_mut(|context| context.decompress_using_dict(value, patch, base)).ok();
+    }
+    let mut context = DCtx::try_create()?;
+    context.ref_prefix(base).ok()?;
+    context.decompress(value, patch).ok()
 }
 
 #[cfg(test)]
