@@ -159,7 +159,7 @@ impl Replica {
     }
 
     /// Reads the members anew, and does what their change asks of this one.
-    fn read_members(&mut self, now: Now, effects: &mut Effects) {
+    pub(crate) fn read_members(&mut self, now: Now, effects: &mut Effects) {
         let id = self.identity.replica;
         let was_removed = self.members.is_removed(id);
         self.members = Members::read(&self.state.system);
@@ -171,6 +171,9 @@ impl Replica {
         }
         if !self.members.counting(&self.acks).eq([id]) && !self.members.is_empty() {
             self.open_up();
+        }
+        if self.joining {
+            return;
         }
         let Some(member) = self.members.get(id) else { return };
         match member.ordinal {

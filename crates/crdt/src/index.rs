@@ -144,6 +144,12 @@ impl Index {
         (!empty).then(|| self.keys.range::<[u8], _>((from, to))).into_iter().flatten()
     }
 
+    /// The keys behind one (`None`: all), put or tombstone, in order.
+    pub fn keys_behind<'a>(&'a self, after: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
+        let behind = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.keys.range((behind, Bound::Unbounded)).map(|(key, _)| key)
+    }
+
     /// How many keys have a value now.
     pub fn live(&self) -> usize {
         self.live

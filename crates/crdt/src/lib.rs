@@ -44,6 +44,7 @@ pub mod restore;
 pub mod revision;
 pub mod rules;
 mod settle;
+pub mod snapshot;
 pub mod state;
 pub mod sync;
 pub mod system;

@@ -80,7 +80,7 @@ impl Replica {
     }
 
     /// Whether an unknown entry may be applied now.
-    fn admit(&self, from: ReplicaId, entry: &Entry) -> Result<(), Notice> {
+    pub(crate) fn admit(&self, from: ReplicaId, entry: &Entry) -> Result<(), Notice> {
         let head = &entry.head;
         let (dot, origin) = (head.dot, head.dot.origin);
         if head.first_seq == 0 || head.first_seq > dot.seq || entry.changes.is_empty() {
@@ -148,7 +148,8 @@ impl Replica {
             // Once settled, what it says beside what is here is of no use.
             self.state.dead.push(number);
         }
-        let record = Record { number, revision, head, changes, outcomes, trimmed: false, settled: false };
+        let record =
+            Record { number, revision, head, changes, outcomes, trimmed: false, settled: false, left_out: false };
         effects.records.push(record.encode());
         let head = record.head;
         let changes = record.changes.iter().map(Change::travelling).collect();

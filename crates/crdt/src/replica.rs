@@ -99,6 +99,9 @@ pub struct Sweep {
 #[error("it lacks entries that are not kept any more; it needs a snapshot")]
 pub struct BelowFloor;
 
+/// From so many unsettled versions of a key on, those that nobody needs are looked for.
+const THIN_OUT_FROM: usize = 16;
+
 /// How many leases may expire in one tick; the rest in the next, so that a crowd of them does not hold up writes.
 const EXPIRIES_PER_TICK: usize = 256;
 
@@ -140,6 +143,8 @@ pub struct Replica {
     pub(crate) held: BTreeSet<u64>,
     /// Until when nothing is settled, by the monotonic clock.
     pub(crate) hold_until_ms: u64,
+    /// Whether a snapshot is being installed: until it is, this member writes nothing.
+    pub(crate) joining: bool,
     /// The newest merges that decided something.
     pub(crate) merges: VecDeque<MergeReport>,
 }
@@ -173,6 +178,7 @@ impl Replica {
             lingering: BTreeSet::new(),
             held: BTreeSet::new(),
             hold_until_ms: 0,
+            joining: false,
             merges: VecDeque::new(),
         }
     }
@@ -210,6 +216,7 @@ impl Replica {
             outcomes: vec![],
             trimmed: false,
             settled: true,
+            left_out: false,
         };
         effects.records.push(record.encode());
         replica.follow_system(Now::default(), record.changes.iter(), &mut effects);
@@ -365,6 +372,7 @@ impl Replica {
             outcomes: vec![],
             trimmed: false,
             settled: !self.state.windowed,
+            left_out: false,
         };
         effects.records.push(record.encode());
         self.next_number += 1;
@@ -397,7 +405,39 @@ impl Replica {
             self.state.windows.note(change.keyspace, &change.key, number);
         }
         let (number, chain) = (record.number, self.own.chain);
+        let keys: Vec<(Keyspace, Key)> =
+            entry::net(&entry.changes).into_iter().map(|change| (change.keyspace, change.key.clone())).collect();
         self.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
+        for (keyspace, key) in keys {
+            self.thin_out(keyspace, &key);
+        }
+    }
+
+    /// Leaves out what this replica alone wrote over before any peer was offered it: a long time alone then costs neither
+    /// memory nor traffic, however often a key is written.
+    fn thin_out(&mut self, keyspace: Keyspace, key: &Key) {
+        let len = self.state.windows.get(keyspace, key).map_or(0, |open| open.window.versions().len());
+        // Looking at all versions at every write would cost more than it saves.
+        if len < THIN_OUT_FROM || !len.is_power_of_two() {
+            return;
+        }
+        let (origin, offered) = (self.identity.origin(), self.offered);
+        let Self { log, state, .. } = self;
+        let rules = Arc::clone(&state.rules);
+        let droppable = |dot: Dot| {
+            dot.origin == origin
+                && dot.seq > offered
+                && log.get(dot).is_some_and(|logged| {
+                    let entry = &logged.entry;
+                    entry.head.dot == dot && entry.changes.len() == 1 && entry.head.depends.is_empty()
+                })
+        };
+        for dot in state.windows.drop_middles(keyspace, key, &rules, droppable) {
+            if let Some(gone) = self.log.leave_out(dot) {
+                self.held.remove(&gone.number);
+                self.state.dead.push(gone.number);
+            }
+        }
     }
 
     /// Drops a slice of what the last compaction hid, at most about `max_changes` of it.
@@ -475,6 +515,7 @@ impl Replica {
             return Some(record.clone());
         }
         decoded.trimmed = true;
+        decoded.left_out |= left_out;
         (after > 0).then(|| decoded.encode())
     }
 

@@ -84,6 +84,8 @@ struct Candidate {
     entry: Entry,
     /// What its net changes did, in their order.
     steps: Vec<Step>,
+    /// Whether it is there only as history. It then says what its keys were before it, below their windows.
+    left_out: bool,
 }
 
 /// Takes records one by one, in order.
@@ -119,7 +121,7 @@ impl Loader {
         }
         self.last_number = number;
         self.check_chain(&record)?;
-        let is_candidate = !record.trimmed && !record.settled && record.head.dot.seq > 0;
+        let is_candidate = (!record.trimmed || record.left_out) && !record.settled && record.head.dot.seq > 0;
         let entry = is_candidate.then(|| unshared(record.entry()));
         let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
         let before: Vec<_> = net.map(|(at, key)| (at, self.state.live(at, &key), key)).collect();
@@ -156,7 +158,7 @@ impl Loader {
                 Step { keyspace, key, before, after }
             });
             let steps = steps.collect();
-            self.candidates.push(Candidate { number, entry, steps });
+            self.candidates.push(Candidate { number, entry, steps, left_out: record.left_out });
         }
         Ok(())
     }
@@ -296,10 +298,16 @@ fn restore_log(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) ->
     }
     let mut reached = replica.base.clone();
     let mut afters: BTreeMap<(Keyspace, Key), Vec<Option<Live>>> = BTreeMap::new();
-    for Candidate { number, mut entry, steps } in candidates {
+    for Candidate { number, mut entry, steps, left_out } in candidates {
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
         let known = reached.get(origin);
         if dot.seq <= known {
+            continue;
+        }
+        if left_out {
+            for Step { keyspace, key, before, .. } in steps {
+                replica.state.windows.open(keyspace, &key, || before);
+            }
             continue;
         }
         let own = origin == replica.identity.origin();

@@ -52,6 +52,12 @@ impl Replica {
         }
     }
 
+    /// Settles what lies under that floor, whatever was settled before.
+    pub(crate) fn settle_all(&mut self, floor: &VersionVector) {
+        let grown: Vec<_> = floor.iter().map(|dot| (dot.origin, 0, dot.seq)).collect();
+        self.settle(&grown);
+    }
+
     fn settle(&mut self, grown: &[(Origin, u64, u64)]) {
         let mut touched: BTreeSet<(Keyspace, Key)> = std::mem::take(&mut self.lingering);
         for (origin, before, after) in grown {

@@ -20,6 +20,7 @@ use crate::revision::Revision;
 use crate::state::State;
 use crate::system::{SystemKey, SystemValue};
 use crate::tally::{self, Tally};
+use crate::window::Live;
 
 /// What a transaction has changed so far.
 pub struct Draft<'a> {
@@ -239,6 +240,27 @@ impl<'a> Draft<'a> {
         }
         self.state.leases.remove(id);
         self.remove_system(SystemKey::Lease(id), kind);
+    }
+
+    /// Makes a key what a write that is made again wants: nothing, a value (of a new life, perhaps), or a delete.
+    pub fn again(&mut self, keyspace: Keyspace, key: &Key, wanted: Option<Result<(&Live, bool), ChangeKind>>) {
+        match (keyspace, wanted) {
+            (_, None) => {}
+            (Keyspace::Client, Some(Ok((live, new_life)))) => {
+                if new_life {
+                    self.remove(key, ChangeKind::Delete);
+                }
+                self.write(key, live.value.clone(), live.lease);
+            }
+            (Keyspace::Client, Some(Err(kind))) => self.remove(key, kind),
+            (Keyspace::System, Some(wanted)) => {
+                let Some(key) = SystemKey::decode(key) else { return };
+                match wanted {
+                    Ok((live, _)) => self.write_system(key, live.value.clone()),
+                    Err(kind) => self.remove_system(key, kind),
+                }
+            }
+        }
     }
 
     /// Writes a system key.

@@ -5,6 +5,7 @@
 //! settled version, and a restart finds it in the journal without merging anything.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::id::Dot;
 use crate::key::{Key, Keyspace};
@@ -66,6 +67,16 @@ impl Windows {
     pub fn iter(&self) -> impl Iterator<Item = (Keyspace, &Key, &KeyWindow)> {
         let client = self.client.iter().map(|(key, window)| (Keyspace::Client, key, window));
         client.chain(self.system.iter().map(|(key, window)| (Keyspace::System, key, window)))
+    }
+
+    /// The keys behind one (`None`: all) that have a window, in order.
+    pub fn keys_behind<'a>(
+        &'a self,
+        keyspace: Keyspace,
+        after: Option<&Key>,
+    ) -> impl Iterator<Item = &'a Key> + use<'a> {
+        let behind = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.of(keyspace).range((behind, Bound::Unbounded)).map(|(key, _)| key)
     }
 
     /// Makes sure that there is a window; `base` tells what the key is, and in which record, when there is none yet.

@@ -97,6 +97,8 @@ pub(super) mod wire {
         pub resulting: Option<Bytes>,
         #[prost(bool, tag = "12")]
         pub settled: bool,
+        #[prost(bool, tag = "13")]
+        pub left_out: bool,
     }
 }
 
@@ -216,6 +218,7 @@ impl Record {
             first_seq: if self.head.first_seq == self.head.dot.seq { 0 } else { self.head.first_seq },
             resulting: self.head.resulting.map(|chain| Bytes::copy_from_slice(chain.as_bytes())),
             settled: self.settled,
+            left_out: self.left_out,
         };
         seal(&wire)
     }
@@ -247,6 +250,7 @@ impl Record {
             outcomes: changes(wire.outcomes)?,
             trimmed: wire.trimmed,
             settled: wire.settled,
+            left_out: wire.left_out,
         })
     }
 }

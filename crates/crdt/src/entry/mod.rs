@@ -156,6 +156,8 @@ pub struct Record {
     pub trimmed: bool,
     /// Whether there were no other members when it was written: nobody ever needs it as an entry.
     pub settled: bool,
+    /// Whether it was left out of the log: a later entry stands for it. Clients can still read it as history.
+    pub left_out: bool,
 }
 
 impl Record {

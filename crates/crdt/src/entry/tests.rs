@@ -37,6 +37,7 @@ fn record() -> Record {
         outcomes: vec![Change { applied: Applied::Later, ..change(3, ChangeKind::Expire, older) }],
         trimmed: false,
         settled: true,
+        left_out: false,
     }
 }
 

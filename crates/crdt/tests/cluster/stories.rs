@@ -1,10 +1,13 @@
 //! Single stories.
 
-use eddy_crdt::id::ReplicaId;
+use eddy_crdt::clock::Now;
+use eddy_crdt::id::{Birth, Identity, LeaseId, ReplicaId};
 use eddy_crdt::notice::Notice;
 use eddy_crdt::op::{Command, Refusal, Reply};
+use eddy_crdt::replica::{Input, Replica};
+use eddy_crdt::snapshot::{InstallError, Installed, Installer, SnapshotChunk};
 
-use crate::world::{Node, World, genesis, put};
+use crate::world::{Node, World, delete, genesis, identity, put, put_leased};
 
 #[test]
 fn a_cluster_of_one_has_its_member_and_counts_as_etcd_does() {
@@ -60,4 +63,233 @@ fn a_removed_member_is_not_heard_any_more() {
     world.heal().unwrap();
     world.check_equal().unwrap();
     assert_eq!((world.nodes[0].get("before").as_deref(), world.nodes[0].get("after")), (Some("1"), None));
+}
+
+#[test]
+fn ten_thousand_writes_to_one_key_while_cut_off_leave_nothing_to_send_but_the_last() {
+    let mut world = World::new(2);
+    world.run(0, put("k", "first")).unwrap();
+    world.heal().unwrap();
+    for n in 0..10_000 {
+        world.run(0, put("k", &n.to_string())).unwrap();
+    }
+    assert!(world.nodes[0].replica.log_len() < 40, "{} entries", world.nodes[0].replica.log_len());
+    world.nodes[0].tidy(usize::MAX, usize::MAX);
+    world.run(0, put("other", "1")).unwrap();
+    world.nodes[0].restart(world.now).unwrap();
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+    let kv = world.nodes[1].kv("k").unwrap();
+    assert_eq!((&kv.value[..], kv.version), (&b"9999"[..], 10_001));
+}
+
+#[test]
+fn what_peers_may_have_been_sent_is_never_left_out() {
+    let mut world = World::new(2);
+    for n in 0..100 {
+        world.run(0, put("k", &n.to_string())).unwrap();
+        let upto = world.nodes[0].replica.vector().clone();
+        let now = world.now;
+        world.nodes[0].handle(now, Input::Offer { upto });
+    }
+    assert_eq!(world.nodes[0].replica.log_len(), 100);
+}
+
+/// Fetches a snapshot in chunks of that many bytes.
+fn install(world: &mut World, from: usize, identity: Identity, bytes: usize, old: Option<&Replica>) -> Node {
+    let installed = try_install(world, from, identity, bytes, old).unwrap_or_else(|error| panic!("{error}"));
+    let mut node = Node::found(1, &genesis(1));
+    node.identity = installed.replica.identity();
+    node.disk.records = (1..).zip(installed.records).collect();
+    node.disk.head = Some(installed.head);
+    node.replica = installed.replica;
+    node.notices.clear();
+    node
+}
+
+fn try_install(
+    world: &mut World,
+    from: usize,
+    identity: Identity,
+    bytes: usize,
+    old: Option<&Replica>,
+) -> Result<Installed, InstallError> {
+    let (mut installer, mut after) = (Installer::new(), None);
+    loop {
+        let now = world.now;
+        world.nodes[from].handle(now, Input::Hold);
+        let giver = &world.nodes[from].replica;
+        let chunk = giver.snapshot_chunk(after.as_ref(), giver.vector(), bytes).encode();
+        after = installer.chunk(SnapshotChunk::decode(&chunk)?)?;
+        if after.is_none() {
+            return installer.finish(now, identity, old);
+        }
+    }
+}
+
+fn add(n: u64) -> Command {
+    let peer_urls = vec![format!("http://10.0.0.{n}:2380")];
+    Command::MemberAdd { id: ReplicaId::new(n), peer_urls, learner: false }
+}
+
+#[test]
+fn a_cluster_grows_from_one_by_a_snapshot() {
+    let mut world = World::new(1);
+    world.run(0, Command::LeaseGrant { id: LeaseId::new(7), ttl: 60 }).unwrap();
+    for n in 0..40 {
+        world.run(0, put_leased(&format!("k{n}"), "v", (n == 3).then_some(7))).unwrap();
+    }
+    assert!(matches!(try_install(&mut world, 0, identity(2), 100, None), Err(InstallError::NotAMember)));
+    world.run(0, add(2)).unwrap();
+    world.run(0, put("k1", "after the new member was added")).unwrap();
+    let node = install(&mut world, 0, identity(2), 100, None);
+    assert_eq!(node.identity.ordinal, 1);
+    assert!(node.replica.revision().space() > 0 && node.replica.revision().space() % 4096 == 1);
+    let kv = node.kv("k3").unwrap();
+    assert_eq!((kv.mod_revision, kv.lease), (node.replica.compacted(), Some(LeaseId::new(7))));
+    world.nodes.push(node);
+    world.nodes[1].restart(world.now).unwrap();
+    world.run(1, put("k2", "from the new member")).unwrap();
+    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+    assert_eq!(world.nodes[0].get("k2").as_deref(), Some("from the new member"));
+    world.nodes[1].restart(world.now).unwrap();
+}
+
+#[test]
+fn a_snapshot_carries_windows() {
+    let mut world = World::new(3);
+    world.run(0, put("/registry/x", "a")).unwrap();
+    world.run(1, put("/registry/x", "b")).unwrap();
+    world.sync(1, 0, usize::MAX).unwrap();
+    assert_eq!(world.nodes[0].replica.windows_len(), 1);
+    let fresh = Identity { birth: Birth::new(999), ..identity(3) };
+    world.nodes[2] = install(&mut world, 0, fresh, 1, None);
+    assert_eq!(world.nodes[2].replica.windows_len(), 2, "the key's, and its own revision space's");
+    assert_eq!(world.nodes[2].get("/registry/x"), world.nodes[0].get("/registry/x"));
+    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+    assert_eq!(world.nodes[0].get("/registry/x").as_deref(), Some("a"), "the first to create it stays");
+}
+
+#[test]
+fn a_giver_that_settles_between_two_chunks_is_found_out() {
+    let mut world = World::new(2);
+    for n in 0..9 {
+        world.run(0, put(&format!("k{n}"), "v")).unwrap();
+    }
+    let mut installer = Installer::new();
+    let giver = &world.nodes[0].replica;
+    let next = installer.chunk(giver.snapshot_chunk(None, giver.vector(), 1)).unwrap();
+    world.heal().unwrap();
+    let giver = &world.nodes[0].replica;
+    let again = installer.chunk(giver.snapshot_chunk(next.as_ref(), giver.vector(), 1));
+    assert!(matches!(again, Err(InstallError::Moved)));
+}
+
+#[test]
+fn a_disk_restored_from_a_backup_keeps_its_later_writes_and_overwrites_nothing() {
+    let mut world = World::new(2);
+    world.run(0, put("mine", "1")).unwrap();
+    world.run(0, put("shared", "1")).unwrap();
+    world.heal().unwrap();
+    let backup = world.nodes[0].disk.clone();
+    world.run(0, put("mine", "2, lost with the disk, but known to the other")).unwrap();
+    world.run(1, put("shared", "by the other")).unwrap();
+    world.heal().unwrap();
+    // The backup starts alone and goes on under names that are taken.
+    world.nodes[0].disk = backup;
+    world.nodes[0].replica = world.nodes[0].disk.load(world.now, identity(1)).unwrap();
+    world.run(0, put("new", "after the backup was restored")).unwrap();
+    world.run(0, delete("nothing")).unwrap();
+    world.run(1, put("trigger", "1")).unwrap();
+    world.nodes[1].notices.clear();
+    let have = world.nodes[1].replica.vector().clone();
+    assert!(
+        world.nodes[0].replica.vector().iter().all(|dot| have.contains(dot)),
+        "the fork shows in chain hashes only"
+    );
+    let forked =
+        world.nodes[0].replica.chains().any(|(dot, chain)| world.nodes[1].replica.chain_at(dot) != Some(chain));
+    assert!(forked);
+    let old = std::mem::replace(&mut world.nodes[0].replica, Replica::new(identity(1)));
+    let fresh = Identity { birth: Birth::new(12345), ..identity(1) };
+    world.nodes[0] = install(&mut world, 1, fresh, 50, Some(&old));
+    world.nodes[0].restart(Now { mono_ms: 1, ..world.now }).unwrap();
+    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+    let get = |key| world.nodes[1].get(key);
+    assert_eq!(get("new").as_deref(), Some("after the backup was restored"));
+    assert_eq!(get("shared").as_deref(), Some("by the other"));
+    assert_eq!(get("mine").as_deref(), Some("2, lost with the disk, but known to the other"));
+}
+
+#[test]
+fn a_lease_is_kept_alive_elsewhere_and_expires_everywhere_in_the_end() {
+    let mut world = World::new(2);
+    world.run(0, Command::LeaseGrant { id: LeaseId::new(5), ttl: 30 }).unwrap();
+    world.run(0, put_leased("k", "v", Some(5))).unwrap();
+    world.heal().unwrap();
+    world.now.mono_ms += 29_000;
+    // Renewed where it was not granted: that one is the owner now, and says so.
+    world.run(1, Command::LeaseRenew(LeaseId::new(5))).unwrap();
+    world.heal().unwrap();
+    world.now.mono_ms += 29_000;
+    for node in 0..2 {
+        let now = world.now;
+        assert!(world.nodes[node].handle(now, Input::Tick).records.is_empty());
+    }
+    world.now.mono_ms += 2_000;
+    let now = world.now;
+    assert!(world.nodes[0].handle(now, Input::Tick).records.is_empty(), "who is not the owner waits");
+    assert_eq!(world.nodes[1].handle(now, Input::Tick).records.len(), 1);
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+    assert_eq!((world.nodes[0].get("k"), world.nodes[0].replica.leases(now).count()), (None, 0));
+}
+
+#[test]
+fn a_leap_hides_all_that_was_and_never_uses_a_revision_twice() {
+    let mut world = World::new(2);
+    world.run(0, put("k", "v")).unwrap();
+    world.run(1, Command::Leap).unwrap();
+    let theirs = world.nodes[1].replica.revision();
+    assert_eq!(theirs.space(), 4097);
+    world.heal().unwrap();
+    let now = world.now;
+    let effects = world.nodes[0].handle(now, Input::Client(Command::Leap));
+    assert!(effects.leapt);
+    let revision = world.nodes[0].replica.revision();
+    assert_eq!((revision.space(), world.nodes[0].replica.compacted()), (8192, revision));
+    assert_eq!(world.nodes[0].get("k").as_deref(), Some("v"));
+    world.run(0, put("k", "w")).unwrap();
+    world.nodes[0].restart(world.now).unwrap();
+    world.nodes[0].tidy(usize::MAX, usize::MAX);
+    world.nodes[0].restart(world.now).unwrap();
+    assert_eq!(world.nodes[0].replica.revision(), revision.next());
+}
+
+#[test]
+fn who_loses_its_ordinal_shows_every_key_as_written_in_its_new_space() {
+    let mut world = World::new(2);
+    world.run(0, add(7)).unwrap();
+    world.run(1, add(8)).unwrap();
+    let seven = install(&mut world, 0, identity(7), usize::MAX, None);
+    let eight = install(&mut world, 1, identity(8), usize::MAX, None);
+    world.nodes.extend([seven, eight]);
+    world.run(3, put("k", "v")).unwrap();
+    let before = world.nodes[3].replica.revision();
+    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+    let eight = &world.nodes[3];
+    assert_eq!(eight.replica.identity().ordinal, 3);
+    assert!(eight.replica.revision() > before && eight.replica.revision().space() % 4096 == 3);
+    assert_eq!(eight.kv("k").unwrap().mod_revision.space() % 4096, 3);
+    world.nodes[3].restart(world.now).unwrap();
+    let members: Vec<_> = world.nodes[0].replica.members().map(|m| (m.id.get(), m.ordinal)).collect();
+    assert_eq!(members, [(1, Some(0)), (2, Some(1)), (7, Some(2)), (8, Some(3))]);
 }

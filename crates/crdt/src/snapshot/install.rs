@@ -1,0 +1,221 @@
+//! A replica from a snapshot: as the records of a new journal.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::clock::Now;
+use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
+use crate::id::{Dot, Identity};
+use crate::key::Keyspace;
+use crate::notice::{MergeReport, Notice};
+use crate::origins::OriginState;
+use crate::replica::{Effects, Replica};
+use crate::revision::Revision;
+use crate::snapshot::{Place, SettledKey, SnapshotChunk, codec};
+use crate::vector::VersionVector;
+
+/// Keys in a record of settled keys, and about how many bytes of them.
+const KEYS_PER_RECORD: usize = 256;
+const BYTES_PER_RECORD: usize = 256 << 10;
+
+/// Why a snapshot gives no replica.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// A chunk is none.
+    #[error("a damaged chunk: {0}")]
+    Codec(#[from] CodecError),
+    /// The giver has settled something between two chunks: fetch all of them again.
+    #[error("the giver's state moved on between two chunks; begin again")]
+    Moved,
+    /// Chunks are missing.
+    #[error("the snapshot is not complete")]
+    Incomplete,
+    /// The members in the snapshot do not include this one: it was not added there yet, or was removed.
+    #[error("the snapshot does not know this member")]
+    NotAMember,
+    /// An entry in it does not fit the rest.
+    #[error("the snapshot contradicts itself: {0:?}")]
+    Contradiction(Notice),
+}
+
+/// A replica with the journal it begins with.
+pub struct Installed {
+    /// The replica.
+    pub replica: Replica,
+    /// Its records, numbered from 1.
+    pub records: Vec<Bytes>,
+    /// Its head.
+    pub head: Bytes,
+    /// What of its old writes, which it made before its disk was lost, the merge gave up.
+    pub given_up: Vec<MergeReport>,
+}
+
+/// Takes chunks one by one, in order.
+#[derive(Default)]
+pub struct Installer {
+    base: Option<Vec<OriginHead>>,
+    floor: VersionVector,
+    revision: Revision,
+    keys: Vec<SettledKey>,
+    pub(super) entries: Vec<Entry>,
+    done: bool,
+}
+
+impl Installer {
+    /// An installer that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a chunk; tells where the next one is to go on, or that this was the last.
+    ///
+    /// # Errors
+    /// When it does not fit the ones before: then all is to be fetched again, with a new installer.
+    pub fn chunk(&mut self, chunk: SnapshotChunk) -> Result<Option<Place>, InstallError> {
+        if self.base.get_or_insert_with(|| chunk.base.clone()).iter().ne(&chunk.base) && !self.grew(&chunk.base) {
+            return Err(InstallError::Moved);
+        }
+        self.floor = chunk.floor;
+        self.revision = self.revision.max(chunk.revision);
+        self.keys.extend(chunk.keys);
+        self.entries.extend(chunk.entries);
+        self.done = chunk.next.is_none();
+        Ok(chunk.next)
+    }
+
+    /// Whether all that is new in a chunk's base are origins of which nothing is settled.
+    fn grew(&self, base: &[OriginHead]) -> bool {
+        let settled = |heads: &[OriginHead]| -> VersionVector {
+            heads.iter().map(|head| head.dot).filter(|dot| dot.seq > 0).collect()
+        };
+        self.base.as_deref().is_some_and(|first| settled(first) == settled(base))
+    }
+
+    /// The replica. `identity` must have a birth that was never used; its ordinal does not matter. `old` is what this
+    /// member had before, if anything: what it wrote and the giver does not have is written again.
+    ///
+    /// # Errors
+    /// When the chunks do not give a state that this member can begin with.
+    pub fn finish(mut self, now: Now, identity: Identity, old: Option<&Replica>) -> Result<Installed, InstallError> {
+        let base = self.base.take().filter(|_| self.done).ok_or(InstallError::Incomplete)?;
+        let tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
+        let mut replica = Replica::new(identity);
+        replica.joining = true;
+        // Revisions below the space that it will leap to; nobody ever sees them.
+        replica.revision = Revision::FIRST;
+        replica.history = crate::history::History::starting_at(Revision::FIRST.next());
+        let mut effects = Effects::default();
+        replica.state.now = now;
+        replica.install_keys(&self.keys, &mut effects);
+        for head in base {
+            if head.dot.seq > 0 {
+                replica.vector.advance(head.dot);
+                replica.fresh.advance(head.dot);
+            }
+            let origin = head.dot.origin;
+            *replica.origin_mut(origin) = OriginState::at(head);
+        }
+        replica.base = replica.vector.clone();
+        replica.floor = self.floor.meet(&replica.vector);
+        replica.state.windowed = true;
+        let system: Vec<Change> =
+            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(|k| codec::change_of(k, 0)).collect();
+        replica.follow_system(now, system.iter(), &mut effects);
+        for entry in std::mem::take(&mut self.entries) {
+            if replica.vector.contains(entry.head.dot) {
+                continue;
+            }
+            replica.admit(identity.replica, &entry).map_err(InstallError::Contradiction)?;
+            replica.apply(now, entry, &mut effects);
+        }
+        replica.floor = self.floor.meet(&replica.vector);
+        let member = replica.members.get(identity.replica).filter(|member| !member.removed);
+        let ordinal = member.ok_or(InstallError::NotAMember)?.ordinal;
+        replica.joining = false;
+        replica.identity.ordinal = ordinal.unwrap_or(identity.ordinal);
+        replica.revision = replica.revision.max(self.revision);
+        // The keys are shown as written at its first revision, and nothing before that can be asked for.
+        drop(replica.leap(now, &mut effects));
+        replica.restamp();
+        replica.read_members(now, &mut effects);
+        let given_up = replica.write_again(tail, &mut effects);
+        let settled = replica.floor.clone();
+        replica.settle_all(&settled);
+        let head = replica.head().encode();
+        Ok(Installed { records: effects.records.into_vec(), head, given_up, replica })
+    }
+}
+
+impl Replica {
+    /// Writes settled keys down, some of them per record.
+    fn install_keys(&mut self, keys: &[SettledKey], effects: &mut Effects) {
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fit = rest.iter().take(KEYS_PER_RECORD).take_while(|key| {
+                let fits = bytes < BYTES_PER_RECORD;
+                bytes += key.key.len() + key.live.value.len();
+                fits
+            });
+            let (now, later) = rest.split_at(fit.count().max(1));
+            rest = later;
+            let (number, revision) = (self.next_number, self.revision.next());
+            let mut changed = crate::history::ChangedKeys::new();
+            let mut changes = vec![];
+            for key in now {
+                let sub = changed.len() as u32;
+                let mut change = codec::change_of(key, sub);
+                match key.keyspace {
+                    Keyspace::Client => {
+                        let (stored, _, created) = self.state.set(&key.key, &key.live, revision, sub, number);
+                        change.create_revision = created;
+                        changed.push((sub, stored));
+                    }
+                    Keyspace::System => {
+                        let stored = Bytes::copy_from_slice(&key.key);
+                        self.state.set_system(&stored, Some(&key.live), number);
+                    }
+                }
+                changes.push(change);
+            }
+            let touched = !changed.is_empty();
+            if touched {
+                self.revision = revision;
+                self.history.push(changed);
+            }
+            self.next_number += 1;
+            let record = Record {
+                number,
+                revision: touched.then_some(revision),
+                head: codec::no_entry(),
+                changes,
+                outcomes: vec![],
+                trimmed: true,
+                settled: true,
+                left_out: false,
+            };
+            effects.records.push(record.encode());
+        }
+    }
+}
+
+impl Installer {
+    /// What a member wrote that the giver does not have: its own entries behind the last one that both have.
+    fn tail_of(&self, base: &[OriginHead], old: &Replica) -> Vec<super::rebase::Lost> {
+        let origin = old.identity.origin();
+        let mut known: Vec<(u64, crate::entry::Chain)> =
+            base.iter().filter(|head| head.dot.origin == origin).map(|head| (head.dot.seq, head.chain)).collect();
+        for entry in self.entries.iter().filter(|entry| entry.head.dot.origin == origin) {
+            known.push((entry.head.first_seq - 1, entry.head.previous));
+            known.push((entry.head.dot.seq, entry.head.previous.extend(&entry.head, &entry.changes)));
+        }
+        let is_agreed = |(seq, chain): &&(u64, crate::entry::Chain)| {
+            *seq == 0 || old.chain_at(Dot { origin, seq: *seq }) == Some(*chain)
+        };
+        let agreed = known.iter().filter(is_agreed).map(|(seq, _)| *seq).max().unwrap_or(0);
+        let tail = old.log.of(origin, agreed + 1);
+        tail.map(|logged| super::rebase::Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) })
+            .collect()
+    }
+}
