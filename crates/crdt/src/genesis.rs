@@ -3,12 +3,16 @@
 
 use bytes::Bytes;
 
+use crate::clock::Now;
 use crate::clock::Stamp;
+use crate::entry::Record;
 use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead};
-use crate::id::{Birth, Dot, Origin, ReplicaId};
+use crate::id::{Birth, Dot, Identity, Origin, ReplicaId};
 use crate::index::Incarnation;
 use crate::key::Keyspace;
 use crate::members;
+use crate::replica::{Effects, Replica};
+use crate::window::Live;
 
 use crate::revision::Revision;
 use crate::rules::Rules;
@@ -89,5 +93,47 @@ impl Genesis {
             resulting: None,
         };
         Entry { head, changes }
+    }
+}
+
+impl Replica {
+    /// A member of a cluster that begins with a static list of members. The effects hold the first record. Whoever is not
+    /// on the list gets an empty replica, as by [`Self::new`].
+    pub fn found(mut identity: Identity, genesis: &Genesis) -> (Self, Effects) {
+        let mut effects = Effects::default();
+        let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (Self::new(identity), effects) };
+        identity.ordinal = ordinal;
+        let mut replica = Self::new(identity);
+        let entry = genesis.entry();
+        let (number, dot) = (replica.next_number, entry.head.dot);
+        for change in &entry.changes {
+            if let ChangeKind::Put { value, .. } = &change.kind {
+                let live = Live {
+                    value: value.clone(),
+                    lease: None,
+                    version: change.version,
+                    incarnation: change.incarnation,
+                };
+                replica.state.set_system(&change.key, Some(&live), number);
+            }
+        }
+        let state = replica.others.entry(dot.origin).or_default();
+        state.chain = state.chain.extend(&entry.head, &entry.changes);
+        replica.vector.advance(dot);
+        replica.fresh.advance(dot);
+        replica.next_number += 1;
+        let record = Record {
+            number,
+            revision: None,
+            head: entry.head,
+            changes: entry.changes,
+            outcomes: vec![],
+            trimmed: false,
+            settled: true,
+            left_out: false,
+        };
+        effects.records.push(record.encode());
+        replica.follow_system(Now::default(), record.changes.iter(), &mut effects);
+        (replica, effects)
     }
 }

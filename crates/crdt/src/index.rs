@@ -220,8 +220,8 @@ impl Index {
 
     /// Drops what a compaction at `at` hides of one key: every version at or below it but the newest of these, and
     /// that one too when it is a tombstone below `at` (a watch may still start at `at` itself). Tells the journal
-    /// numbers of the records that lost a version.
-    pub fn compact(&mut self, key: &[u8], at: Revision, dropped: &mut impl FnMut(u64)) {
+    /// numbers of the records that lost a version, and whether it was a tombstone.
+    pub fn compact(&mut self, key: &[u8], at: Revision, dropped: &mut impl FnMut(u64, bool)) {
         let Some(versions) = self.keys.get_mut(key) else { return };
         let hidden = versions.partition_point(|v| v.revision <= at);
         let Some(newest) = hidden.checked_sub(1) else { return };
@@ -229,7 +229,7 @@ impl Index {
         let keep_from = if gone { hidden } else { newest };
         self.versions -= keep_from as u64;
         for version in versions.drain(..keep_from) {
-            dropped(version.number);
+            dropped(version.number, version.value.is_none());
         }
         if versions.is_empty() {
             self.keys.remove(key);
@@ -239,7 +239,7 @@ impl Index {
     }
 
     /// Compacts every key; for start-up. Tells the journal numbers of the records that lost a version.
-    pub fn compact_all(&mut self, at: Revision, mut dropped: impl FnMut(u64)) {
+    pub fn compact_all(&mut self, at: Revision, mut dropped: impl FnMut(u64, bool)) {
         let keys: Vec<Key> = self
             .keys
             .iter()
@@ -280,7 +280,7 @@ mod tests {
 
     fn compact(index: &mut Index, key: &Key, at: i64) -> Vec<u64> {
         let mut dropped = vec![];
-        index.compact(key, Revision::new(at), &mut |number| dropped.push(number));
+        index.compact(key, Revision::new(at), &mut |number, _| dropped.push(number));
         dropped
     }
 

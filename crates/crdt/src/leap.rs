@@ -60,7 +60,7 @@ impl Replica {
     pub(crate) fn restamp(&mut self) {
         let first = Revision::first_in(self.revision.space());
         let dead = &mut self.state.dead;
-        self.state.index.compact_all(first, |number| dead.push(number));
+        self.state.index.compact_all(first, |number, tombstone| dead.add(number, tombstone));
         self.state.index.restamp(first);
         self.retired.clear();
         self.restamped = Some(first);

@@ -11,10 +11,14 @@
 //! - [`index`]: every key with its versions; [`history`]: which keys changed at which revision;
 //! - [`window`]: a key's unsettled versions; [`merge`]: what concurrent ones mean together, by the [`rules`];
 //!   [`object`]: the fields of Kubernetes objects;
-//! - [`system`]: leases and alarms as keys; [`lease`]: who lives how long; [`digest`]: hashes of the state;
-//! - [`read`]: ranges and compares; [`txn`]: a transaction in progress;
-//! - [`sync`]: what replicas tell each other;
-//! - [`replica`]: the machine; [`restore`]: the machine from its records.
+//! - [`system`]: leases, alarms and members as keys; [`members`], [`genesis`]: who belongs to the cluster; [`lease`]: who lives
+//!   how long; [`digest`]: hashes of the state;
+//! - [`state`], [`windows`]: what an entry may change; [`read`]: ranges and compares; [`txn`]: a transaction in progress;
+//! - [`log`], [`floor`], [`origins`]: what some member may lack, what all have, what is known of who made it;
+//! - [`replica`]: the machine, with [`remote`] entries, [`inspect`] to look at it, and [`tidy`] to forget; [`notice`]: what
+//!   operators are told;
+//! - [`restore`]: the machine from its records; [`snapshot`]: from another's state.
+//! - [`sync`]: what replicas tell each other.
 
 pub mod clock;
 mod cluster;
@@ -27,6 +31,7 @@ mod graph;
 pub mod history;
 pub mod id;
 pub mod index;
+pub mod inspect;
 pub mod key;
 mod leap;
 pub mod lease;
@@ -37,6 +42,7 @@ pub mod notice;
 pub mod object;
 pub mod op;
 pub mod origins;
+mod own;
 pub mod read;
 pub mod remote;
 pub mod replica;
@@ -49,6 +55,7 @@ pub mod state;
 pub mod sync;
 pub mod system;
 pub mod tally;
+pub mod tidy;
 pub mod txn;
 pub mod vector;
 pub mod window;

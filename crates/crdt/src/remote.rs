@@ -146,7 +146,7 @@ impl Replica {
         }
         if changes.iter().any(|change| change.applied == Applied::Not) || !outcomes.is_empty() {
             // Once settled, what it says beside what is here is of no use.
-            self.state.dead.push(number);
+            self.state.dead.change(number);
         }
         let record =
             Record { number, revision, head, changes, outcomes, trimmed: false, settled: false, left_out: false };

@@ -107,7 +107,7 @@ impl Replica {
     /// A record is no longer kept for the sake of peers: what is dead of it may go.
     fn release(&mut self, number: u64) {
         if !self.is_retained(number) && self.held.remove(&number) {
-            self.state.dead.push(number);
+            self.state.dead.change(number);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::lease::Leases;
 use crate::revision::Revision;
 use crate::rules::Rules;
 use crate::system::{System, SystemValue};
+use crate::tidy::Dead;
 use crate::window::Live;
 use crate::windows::Windows;
 
@@ -33,7 +34,7 @@ pub struct State {
     /// Hash over what stays on this replica.
     pub local_digest: Digest,
     /// Records that lost a change since the last sweep.
-    pub dead: Vec<u64>,
+    pub dead: Dead,
     /// Whether there are other members: only then are there windows.
     pub windowed: bool,
     /// The unsettled versions.
@@ -53,7 +54,7 @@ impl State {
             compacted: Revision::new(-1),
             digest: Digest::default(),
             local_digest: Digest::default(),
-            dead: vec![],
+            dead: Dead::default(),
             windowed: false,
             windows: Windows::default(),
             rules: Arc::default(),
@@ -171,12 +172,12 @@ impl State {
             }
             None => {
                 // Of a deleted system key nothing need stay: neither its last value nor the record of the delete.
-                self.dead.push(number);
+                self.dead.grave(number);
                 self.system.remove(key)
             }
         };
         if let Some(old) = old {
-            self.dead.push(old.number);
+            self.dead.change(old.number);
             self.digest.remove(Keyspace::System, key, &old.value, old.version, None);
         }
     }

@@ -271,7 +271,7 @@ impl<'a> Draft<'a> {
         }
         let mut new = SystemValue { value: value.clone(), version: 1, incarnation: self.own, number: self.number };
         if let Some(old) = self.state.system.get(&key) {
-            self.state.dead.push(old.number);
+            self.state.dead.change(old.number);
             self.state.digest.remove(Keyspace::System, &key, &old.value, old.version, None);
             (new.version, new.incarnation) = (old.version + 1, old.incarnation);
         }
@@ -288,7 +288,8 @@ impl<'a> Draft<'a> {
         }
         let Some(old) = self.state.system.remove(&key) else { return };
         // Of a deleted system key nothing need stay: neither its last value nor the record of the delete.
-        self.state.dead.extend([old.number, self.number]);
+        self.state.dead.change(old.number);
+        self.state.dead.grave(self.number);
         self.state.digest.remove(Keyspace::System, &key, &old.value, old.version, None);
         self.change_system(&key, kind, 0, old.incarnation);
     }

@@ -116,7 +116,7 @@ impl Windows {
     ) -> (Option<u64>, bool) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
         let settled = open.window.settle(floor, rules, keyspace, key);
-        self.settled(keyspace, key, &settled, floor)
+        self.settled(keyspace, key, &settled, floor, None)
     }
 
     /// The same at start-up, where the journal says what the key was after so many of the versions.
@@ -125,11 +125,16 @@ impl Windows {
         keyspace: Keyspace,
         key: &[u8],
         floor: &VersionVector,
-        base: impl FnOnce(usize) -> Option<Live>,
+        base: impl FnOnce(usize) -> (Option<Live>, u64),
     ) -> bool {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return false };
-        let settled = open.window.settle_known(floor, base);
-        self.settled(keyspace, key, &settled, floor).1
+        let mut base_number = 0;
+        let settled = open.window.settle_known(floor, |count| {
+            let (base, number) = base(count);
+            base_number = number;
+            base
+        });
+        self.settled(keyspace, key, &settled, floor, Some(base_number)).1
     }
 
     fn settled(
@@ -138,6 +143,7 @@ impl Windows {
         key: &[u8],
         settled: &Settled,
         floor: &VersionVector,
+        base_number: Option<u64>,
     ) -> (Option<u64>, bool) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
         let lingers = open.window.versions().iter().any(|version| floor.contains(version.dot));
@@ -146,7 +152,8 @@ impl Windows {
             return (None, lingers);
         }
         let old = open.base_number;
-        open.base_number = open.numbers.get(count - 1).map_or(0, |(_, number)| *number);
+        let last = || open.numbers.get(count - 1).map_or(0, |(_, number)| *number);
+        open.base_number = base_number.unwrap_or_else(last);
         open.numbers.drain(..count.min(open.numbers.len()));
         let new = open.base_number;
         if open.window.is_empty() {

@@ -4,27 +4,24 @@
 //! the run of revisions, and at the end the hash of the state, which the head holds.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::clock::{Clock, Now};
 use crate::entry::{Applied, Chain, Change, ChangeKind, CodecError, Entry, Head, Record};
-use crate::floor::Acks;
 use crate::history::{ChangedKeys, History};
 use crate::id::{Dot, Identity, Origin};
 use crate::index::KeyVersion;
 use crate::key::{Key, Keyspace};
-use crate::log::Logged;
 use crate::members::Members;
-use crate::origins::OriginState;
 use crate::replica::Replica;
 use crate::revision::Revision;
 use crate::rules::Rules;
 use crate::state::State;
 use crate::system::{self, SystemKey, SystemValue};
-use crate::vector::VersionVector;
-use crate::window::{Live, Version};
+use crate::window::Live;
+
+mod log;
 
 /// Why a journal does not give a replica.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +72,8 @@ struct Step {
     keyspace: Keyspace,
     key: Key,
     before: (Option<Live>, u64),
-    after: (Option<Live>, u64),
+    /// The record that holds what it was afterwards.
+    after: u64,
 }
 
 /// An entry that may belong into the log; the head says whether it does.
@@ -126,7 +124,7 @@ impl Loader {
         let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
         let before: Vec<_> = net.map(|(at, key)| (at, self.state.live(at, &key), key)).collect();
         if record.changes.iter().any(|change| change.applied == Applied::Not) {
-            self.state.dead.push(number);
+            self.state.dead.change(number);
         }
         let (mut now, mut later) = (ChangedKeys::new(), ChangedKeys::new());
         for change in record.effective() {
@@ -154,7 +152,7 @@ impl Loader {
         }
         if let Some(entry) = entry {
             let steps = before.into_iter().map(|(keyspace, before, key)| {
-                let after = self.state.live(keyspace, &key);
+                let after = self.state.live(keyspace, &key).1;
                 Step { keyspace, key, before, after }
             });
             let steps = steps.collect();
@@ -215,11 +213,13 @@ impl Loader {
                 },
             ),
             ChangeKind::Delete | ChangeKind::Expire => {
-                self.state.dead.push(number);
+                self.state.dead.grave(number);
                 self.state.system.remove(&key)
             }
         };
-        self.state.dead.extend(old.map(|old| old.number));
+        if let Some(old) = old {
+            self.state.dead.change(old.number);
+        }
     }
 
     /// The replica whose records these were, with leases counted anew from `now`. A store without records and head
@@ -244,8 +244,8 @@ impl Loader {
         let history = history(self.changed, &head)?;
         let mut state = self.state;
         state.compacted = head.compacted;
-        let mut dead = std::mem::take(&mut state.dead);
-        state.index.compact_all(head.compacted, |number| dead.push(number));
+        let dead = &mut state.dead;
+        state.index.compact_all(head.compacted, |number, tombstone| dead.add(number, tombstone));
         // Old versions are not in the state's hash; that one is missing shows in how many there are.
         if head.versions.is_some_and(|versions| versions != state.index.versions()) {
             return Err(Damage::State { what: "number of versions" });
@@ -253,10 +253,6 @@ impl Loader {
         if let Some(first) = head.restamped {
             state.index.restamp(first);
         }
-        // Ascending: a put must be gone from disk before the delete that hides it.
-        dead.sort_unstable();
-        dead.dedup();
-        state.dead = dead;
 
         let mut replica = Replica::new(head.identity);
         derive(&mut state, &mut replica, now);
@@ -273,7 +269,7 @@ impl Loader {
         replica.clock = Clock::starting_at(head.stamp);
         replica.swept = head.compacted;
         replica.restamped = head.restamped;
-        restore_log(&mut replica, head, self.candidates)?;
+        log::restore(&mut replica, head, self.candidates)?;
         Ok(replica)
     }
 }
@@ -287,91 +283,6 @@ fn unshared(mut entry: Entry) -> Entry {
         }
     }
     entry
-}
-
-/// Rebuilds what is kept for the sake of other members: the log and the windows. Nothing is merged.
-fn restore_log(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
-    for origin in head.origins {
-        replica.base.advance(origin.dot);
-        let state = OriginState::at(origin.clone());
-        *replica.origin_mut(origin.dot.origin) = state;
-    }
-    let mut reached = replica.base.clone();
-    let mut afters: BTreeMap<(Keyspace, Key), Vec<Option<Live>>> = BTreeMap::new();
-    for Candidate { number, mut entry, steps, left_out } in candidates {
-        let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
-        let known = reached.get(origin);
-        if dot.seq <= known {
-            continue;
-        }
-        if left_out {
-            for Step { keyspace, key, before, .. } in steps {
-                replica.state.windows.open(keyspace, &key, || before);
-            }
-            continue;
-        }
-        let own = origin == replica.identity.origin();
-        let state = replica.origin_mut(origin);
-        let chain = entry.head.previous.extend(&entry.head, &entry.changes);
-        if entry.head.first_seq == known + 1 {
-            if entry.head.previous != state.chain {
-                return Err(Damage::Chain { number, dot });
-            }
-        } else if own {
-            // Entries of its own that it left out: this one stands for them.
-            entry.head.first_seq = known + 1;
-            entry.head.previous = state.chain;
-            entry.head.resulting = Some(chain);
-        } else if entry.head.first_seq > known + 1 {
-            return Err(Damage::Chain { number, dot });
-        }
-        if !entry.head.depends.is_empty() {
-            let mut deps = VersionVector::clone(&state.deps);
-            deps.merge(&entry.head.depends);
-            state.deps = Arc::new(deps);
-        }
-        state.chain = chain;
-        let deps = Arc::clone(&state.deps);
-        reached.advance(dot);
-        for (step, change) in steps.into_iter().zip(entry.net()) {
-            let Step { keyspace, key, before, after } = step;
-            let version = Version {
-                dot,
-                stamp: entry.head.stamp,
-                deps: Arc::clone(&deps),
-                kind: change.kind.clone(),
-                version: change.version,
-                incarnation: change.incarnation,
-            };
-            let windows = &mut replica.state.windows;
-            windows.open(keyspace, &key, || before);
-            windows.add(keyspace, &key, version);
-            windows.note(keyspace, &key, after.1);
-            afters.entry((keyspace, key)).or_default().push(after.0);
-        }
-        replica.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
-    }
-    if reached != head.vector {
-        return Err(Damage::State { what: "entries that members may lack" });
-    }
-    if replica.own.chain != head.chain {
-        return Err(Damage::State { what: "chain hash of its own entries" });
-    }
-    for ((keyspace, key), mut afters) in afters {
-        let base = |count: usize| afters.get_mut(count - 1).and_then(Option::take);
-        if replica.state.windows.settle_known(keyspace, &key, &head.floor, base) {
-            replica.lingering.insert((keyspace, key));
-        }
-    }
-    let fresh = head.vector.iter().filter(|dot| dot.origin != head.identity.origin());
-    replica.fresh = fresh.filter(|dot| !replica.own.deps.contains(*dot)).collect();
-    replica.vector = head.vector;
-    replica.floor = head.floor;
-    replica.acks = Acks::restored(head.acks);
-    replica.offered = head.offered;
-    let alone = replica.members.is_empty() || replica.members.counting(&replica.acks).eq([replica.identity.replica]);
-    replica.state.windowed = !alone || !replica.log.is_empty();
-    Ok(())
 }
 
 /// The history from the compacted revision on, without gaps.
