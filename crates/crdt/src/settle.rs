@@ -23,7 +23,10 @@ impl Replica {
         let own = own.meet(&self.vector);
         let mut news = self.acks.note(self.identity.replica, own, &self.vector);
         for (member, vector) in acks {
-            if member != self.identity.replica && self.members.get(member).is_some() {
+            // A member that is not known yet has acknowledged its own addition, which will come: its word must wait, not get
+            // lost. Whoever has acknowledged nothing new and is not known is nobody.
+            let is_nobody = self.members.get(member).is_none() && self.vector.covers(&vector);
+            if member != self.identity.replica && !is_nobody {
                 news |= self.acks.note(member, vector, &self.vector);
             }
         }

@@ -293,3 +293,22 @@ fn who_loses_its_ordinal_shows_every_key_as_written_in_its_new_space() {
     let members: Vec<_> = world.nodes[0].replica.members().map(|m| (m.id.get(), m.ordinal)).collect();
     assert_eq!(members, [(1, Some(0)), (2, Some(1)), (7, Some(2)), (8, Some(3))]);
 }
+
+/// Acknowledgements travel only when they change: one that came before its member was known got lost, and everything
+/// waited for its next one.
+#[test]
+fn what_a_member_acknowledged_before_it_was_known_counts_later() {
+    let mut world = World::new(2);
+    world.run(0, add(3)).unwrap();
+    let three = install(&mut world, 0, identity(3), usize::MAX, None);
+    world.nodes.push(three);
+    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.sync(2, 0, usize::MAX).unwrap();
+    // The second has heard of neither the addition nor the new member's entries.
+    world.acks(2, 1);
+    world.sync(0, 1, usize::MAX).unwrap();
+    let vector = world.nodes[2].replica.vector().clone();
+    assert_eq!(world.nodes[1].replica.acks().get(&ReplicaId::new(3)), Some(&vector));
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+}
