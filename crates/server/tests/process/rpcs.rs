@@ -1,7 +1,6 @@
 //! Exact counters per RPC, and streams that end when the process stops.
 
 use std::pin::Pin;
-use std::time::Duration;
 
 use eddy_proto::etcdserverpb::watch_client::WatchClient;
 use eddy_proto::etcdserverpb::watch_server::{Watch, WatchServer};
@@ -83,12 +82,11 @@ async fn open_streams_do_not_hold_up_the_end() {
     let server = start().await;
     let (_send, mut answers) = watch(&server).await;
     answers.message().await.unwrap().unwrap();
-    let began = std::time::Instant::now();
     eddy_server::run::drain(&server.stop, server.tracker.clone()).await;
     let status = tokio::time::timeout(PATIENCE, answers.message()).await.unwrap().unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "etcdserver: server stopped"));
+    // Ended in order: what does not end in time is dropped and stays in the tracker.
     assert!(server.tracker.is_empty());
-    assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
 }
 
 #[tokio::test]
