@@ -3,6 +3,8 @@
 //! All `bytes` fields are [`Bytes`](prost::bytes::Bytes). The generated code is committed, so that a build needs neither
 //! protoc nor a build script; `tests/generated.rs` keeps it true and rewrites it with `EDDY_REGENERATE=1`.
 
+pub mod codec;
+
 /// The etcd v3 API: KV, Watch, Lease, Cluster, Maintenance, Auth.
 #[allow(missing_docs, unused_qualifications, clippy::all)]
 pub mod etcdserverpb {

@@ -26,6 +26,7 @@ fn committed_code_is_what_the_proto_files_generate() {
     let fresh_dir = tempfile::tempdir().expect("a scratch directory");
     tonic_prost_build::configure()
         .bytes(".")
+        .codec_path("crate::codec::SmallCodec")
         .out_dir(fresh_dir.path())
         .emit_rerun_if_changed(false)
         .compile_fds(common::compile().file_descriptor_set())

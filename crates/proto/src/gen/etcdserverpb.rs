@@ -315,7 +315,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/AuthEnable",
             );
@@ -339,7 +339,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/AuthDisable",
             );
@@ -363,7 +363,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/AuthStatus",
             );
@@ -388,7 +388,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/Authenticate",
             );
@@ -412,7 +412,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/UserAdd",
             );
@@ -435,7 +435,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/UserGet",
             );
@@ -458,7 +458,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/UserList",
             );
@@ -482,7 +482,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/UserDelete",
             );
@@ -506,7 +506,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/UserChangePassword",
             );
@@ -530,7 +530,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/UserGrantRole",
             );
@@ -554,7 +554,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/UserRevokeRole",
             );
@@ -578,7 +578,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/RoleAdd",
             );
@@ -601,7 +601,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/RoleGet",
             );
@@ -624,7 +624,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/RoleList",
             );
@@ -648,7 +648,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/RoleDelete",
             );
@@ -672,7 +672,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/RoleGrantPermission",
             );
@@ -696,7 +696,7 @@ pub mod auth_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Auth/RoleRevokePermission",
             );
@@ -945,7 +945,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AuthEnableSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -988,7 +988,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AuthDisableSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1031,7 +1031,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AuthStatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1074,7 +1074,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AuthenticateSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1117,7 +1117,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UserAddSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1160,7 +1160,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UserGetSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1203,7 +1203,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UserListSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1248,7 +1248,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UserDeleteSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1293,7 +1293,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UserChangePasswordSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1338,7 +1338,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UserGrantRoleSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1383,7 +1383,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UserRevokeRoleSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1426,7 +1426,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RoleAddSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1469,7 +1469,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RoleGetSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1512,7 +1512,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RoleListSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1557,7 +1557,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RoleDeleteSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1604,7 +1604,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RoleGrantPermissionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1651,7 +1651,7 @@ pub mod auth_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RoleRevokePermissionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1899,7 +1899,7 @@ pub mod cluster_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Cluster/MemberAdd",
             );
@@ -1923,7 +1923,7 @@ pub mod cluster_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Cluster/MemberRemove",
             );
@@ -1948,7 +1948,7 @@ pub mod cluster_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Cluster/MemberUpdate",
             );
@@ -1972,7 +1972,7 @@ pub mod cluster_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Cluster/MemberList",
             );
@@ -1997,7 +1997,7 @@ pub mod cluster_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Cluster/MemberPromote",
             );
@@ -2163,7 +2163,7 @@ pub mod cluster_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MemberAddSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2208,7 +2208,7 @@ pub mod cluster_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MemberRemoveSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2253,7 +2253,7 @@ pub mod cluster_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MemberUpdateSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2298,7 +2298,7 @@ pub mod cluster_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MemberListSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2343,7 +2343,7 @@ pub mod cluster_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MemberPromoteSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -2887,7 +2887,7 @@ pub mod kv_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Range");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Range"));
@@ -2909,7 +2909,7 @@ pub mod kv_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.KV/RangeStream",
             );
@@ -2931,7 +2931,7 @@ pub mod kv_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Put");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Put"));
@@ -2953,7 +2953,7 @@ pub mod kv_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.KV/DeleteRange",
             );
@@ -2975,7 +2975,7 @@ pub mod kv_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Txn");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Txn"));
@@ -2997,7 +2997,7 @@ pub mod kv_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Compact");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Compact"));
@@ -3167,7 +3167,7 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RangeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3213,7 +3213,7 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RangeStreamSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3256,7 +3256,7 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PutSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3299,7 +3299,7 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeleteRangeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3342,7 +3342,7 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = TxnSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3385,7 +3385,7 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CompactSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3650,7 +3650,7 @@ pub mod lease_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Lease/LeaseGrant",
             );
@@ -3675,7 +3675,7 @@ pub mod lease_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Lease/LeaseRevoke",
             );
@@ -3702,7 +3702,7 @@ pub mod lease_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Lease/LeaseKeepAlive",
             );
@@ -3726,7 +3726,7 @@ pub mod lease_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Lease/LeaseTimeToLive",
             );
@@ -3751,7 +3751,7 @@ pub mod lease_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Lease/LeaseLeases",
             );
@@ -3924,7 +3924,7 @@ pub mod lease_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaseGrantSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -3967,7 +3967,7 @@ pub mod lease_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaseRevokeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4015,7 +4015,7 @@ pub mod lease_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaseKeepAliveSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4060,7 +4060,7 @@ pub mod lease_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaseTimeToLiveSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4103,7 +4103,7 @@ pub mod lease_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaseLeasesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4533,7 +4533,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/Alarm",
             );
@@ -4554,7 +4554,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/Status",
             );
@@ -4579,7 +4579,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/Defragment",
             );
@@ -4601,7 +4601,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/Hash",
             );
@@ -4623,7 +4623,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/HashKV",
             );
@@ -4648,7 +4648,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/Snapshot",
             );
@@ -4672,7 +4672,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/MoveLeader",
             );
@@ -4696,7 +4696,7 @@ pub mod maintenance_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/etcdserverpb.Maintenance/Downgrade",
             );
@@ -4877,7 +4877,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = AlarmSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4922,7 +4922,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = StatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -4967,7 +4967,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DefragmentSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5010,7 +5010,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HashSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5055,7 +5055,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = HashKVSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5101,7 +5101,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SnapshotSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5146,7 +5146,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MoveLeaderSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5191,7 +5191,7 @@ pub mod maintenance_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DowngradeSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -5467,7 +5467,7 @@ pub mod watch_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
             let mut req = request.into_streaming_request();
             req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Watch", "Watch"));
@@ -5607,7 +5607,7 @@ pub mod watch_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

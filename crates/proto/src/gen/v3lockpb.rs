@@ -130,7 +130,7 @@ pub mod lock_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/v3lockpb.Lock/Lock");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("v3lockpb.Lock", "Lock"));
@@ -148,7 +148,7 @@ pub mod lock_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/v3lockpb.Lock/Unlock");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("v3lockpb.Lock", "Unlock"));
@@ -283,7 +283,7 @@ pub mod lock_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LockSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -326,7 +326,7 @@ pub mod lock_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UnlockSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
