@@ -1,9 +1,9 @@
 //! The bounded queue in front of the committer. Everything that waits is taken at once, as one group.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use eddy_crdt::op::Command;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::{NodeError, Outcome};
@@ -17,6 +17,13 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Commands taken as one group; bounds how long readers wait for the state's lock and how long a reply waits.
 const GROUP_MAX: usize = 1024;
+
+/// After a group of so many the next one is given time to grow.
+const BUSY_GROUP: usize = 16;
+
+/// How long each time, and how often at most, as long as it does grow: far below the time that requests then take.
+const LINGER: Duration = Duration::from_micros(200);
+const LINGERS_MAX: usize = 10;
 
 /// Something for the committer to do.
 #[derive(Debug)]
@@ -45,6 +52,8 @@ struct State {
     sleeping: bool,
     woken: bool,
     closed: bool,
+    /// Jobs of the group that was taken last.
+    last_group: usize,
 }
 
 /// See the module.
@@ -94,6 +103,10 @@ impl Queue {
         }
         state.sleeping = false;
         state.woken = false;
+        if matches!(wait, Wait::Forever | Wait::Until(_)) {
+            self.linger(&mut state);
+        }
+        state.last_group = state.jobs.len().min(GROUP_MAX);
         if state.jobs.len() <= GROUP_MAX {
             std::mem::swap(&mut state.jobs, group);
             state.bytes = 0;
@@ -104,6 +117,24 @@ impl Queue {
             state.bytes -= state.bytes / before * GROUP_MAX;
         }
         !(group.is_empty() && state.closed)
+    }
+
+    /// Under load, lets a group grow while more keeps coming: a wake-up, a flush and a write to each socket then serve
+    /// more commands. Whoever has few clients never waits here.
+    fn linger(&self, state: &mut MutexGuard<'_, State>) {
+        if state.last_group < BUSY_GROUP {
+            return;
+        }
+        for _ in 0..LINGERS_MAX {
+            let before = state.jobs.len();
+            if state.closed || before == 0 || before >= GROUP_MAX.min(state.last_group * 2) {
+                return;
+            }
+            MutexGuard::unlocked(state, || std::thread::sleep(LINGER));
+            if state.jobs.len() == before {
+                return;
+            }
+        }
     }
 
     /// Wakes the committer although there may be no job.
