@@ -74,7 +74,11 @@ pub fn parts(config: &Config, node: &Handle, stop: &CancellationToken, tasks: &T
         max_txn_ops: usize::try_from(config.max_txn_ops).unwrap_or(usize::MAX),
     };
     tasks.spawn(autocompact::run(node.clone(), config.auto_compaction()?, stop.clone()));
-    Ok(Parts { routes: api::routes(node, limits, member), health: Arc::new(NodeHealth(node.clone())) })
+    Ok(Parts {
+        routes: api::routes(node, limits, member),
+        kv: Some(api::kv(node, limits)),
+        health: Arc::new(NodeHealth(node.clone())),
+    })
 }
 
 /// What the health endpoints see of a node.

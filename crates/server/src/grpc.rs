@@ -13,10 +13,10 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::service::Routes;
-use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tower::Service;
 
+use crate::api::MountedKv;
 use crate::metrics::Metrics;
 use crate::metrics::rpc::{Method, MethodId, Shape};
 
@@ -25,10 +25,14 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// What a call gets that etcd knows and no mounted service answers.
 const NOT_BUILT: &str = "eddy: this RPC of etcd is not built yet";
 
+/// The paths of the KV service.
+const KV_PREFIX: &str = "/etcdserverpb.KV/";
+
 /// Everything that answers gRPC requests.
 #[derive(Clone)]
 pub struct Grpc {
     routes: Routes,
+    kv: Option<MountedKv>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
     slow: Duration,
@@ -37,7 +41,13 @@ pub struct Grpc {
 impl Grpc {
     /// Serves `routes`; when `stop` is cancelled, streaming calls end with UNAVAILABLE.
     pub fn new(routes: Routes, metrics: Arc<Metrics>, stop: CancellationToken) -> Grpc {
-        Grpc { routes: routes.prepare(), metrics, stop, slow: Duration::MAX }
+        Grpc { routes: routes.prepare(), kv: None, metrics, stop, slow: Duration::MAX }
+    }
+
+    /// Reaches the KV service without looking for it among the routes: nearly all calls are its.
+    #[must_use]
+    pub fn directly(self, kv: Option<MountedKv>) -> Grpc {
+        Grpc { kv, ..self }
     }
 
     /// Logs unary calls that take longer than this, as etcd does (`--warning-unary-request-duration`).
@@ -46,22 +56,25 @@ impl Grpc {
         Grpc { slow, ..self }
     }
 
-    /// Answers one request.
-    pub async fn call<B>(&self, request: Request<B>) -> Response<GrpcBody>
+    /// Answers one request of that peer.
+    pub async fn call<B>(&self, request: Request<B>, remote: Option<SocketAddr>) -> Response<GrpcBody>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BoxError>,
+        B::Error: Into<BoxError> + Send,
     {
         let path = request.uri().path();
         let Some(id) = self.metrics.rpc.find(path) else {
             return no_such_rpc(&self.metrics, path).map(|body| GrpcBody { body, counted: None, end: None });
         };
-        let remote = request.extensions().get::<TcpConnectInfo>().and_then(|info| info.remote_addr);
         let mut call = Call::start(&self.metrics, id, request.headers(), remote, self.slow);
         let streaming = call.method().shape != Shape::Unary;
         let request =
             request.map(|body| RequestBody { body, frames: Frames::default(), metrics: self.metrics.clone(), id });
-        let mut response = match self.routes.clone().call(request).await {
+        let answered = match &self.kv {
+            Some(kv) if request.uri().path().starts_with(KV_PREFIX) => kv.clone().call(request).await,
+            _ => self.routes.clone().call(request).await,
+        };
+        let mut response = match answered {
             Ok(response) => response,
             Err(never) => match never {},
         };

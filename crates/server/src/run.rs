@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
+use crate::api::MountedKv;
 use crate::assemble;
 use crate::cli::{ETCD_VERSION, Invocation, Notice};
 use crate::config::Config;
@@ -33,6 +34,8 @@ const SIGXFSZ: i32 = 25;
 pub struct Parts {
     /// The gRPC services.
     pub routes: Routes,
+    /// The KV service once more, to be reached without them.
+    pub kv: Option<MountedKv>,
     /// What the health endpoints ask.
     pub health: Arc<dyn Health>,
 }
@@ -95,7 +98,9 @@ pub fn start(
 ) -> TaskTracker {
     let tracker = TaskTracker::new();
     let services = Arc::new(Services {
-        grpc: Grpc::new(parts.routes, metrics.clone(), stop.clone()).warn_after(config.warning_unary_request_duration),
+        grpc: Grpc::new(parts.routes, metrics.clone(), stop.clone())
+            .directly(parts.kv)
+            .warn_after(config.warning_unary_request_duration),
         http: Endpoints::new(config, parts.health, metrics.clone()),
     });
     sockets.serve(&ConnLimits::of(config), &services, metrics, stop, &tracker);

@@ -82,9 +82,9 @@ impl<S: NamedService> NamedService for Worded<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> Service<Request<Body>> for Worded<S>
+impl<S, B> Service<Request<B>> for Worded<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible>,
 {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -94,7 +94,7 @@ where
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         self.0.call(request).map_ok(reword_response)
     }
 }

@@ -39,6 +39,15 @@ pub mod status;
 mod tests;
 pub mod watch;
 
+/// The KV service as it is mounted.
+pub type MountedKv = Worded<KvServer<KvService>>;
+
+/// The KV service on one node.
+pub fn kv(node: &Handle, limits: Limits) -> MountedKv {
+    let server = KvServer::new(KvService::new(node.clone(), limits));
+    Worded(server.max_decoding_message_size(limits.max_message_bytes()).accept_compressed(Gzip))
+}
+
 /// All services of the API on one node. Services of etcd that are not mounted (Lock, Election) are answered by the
 /// fallback of [`crate::grpc`].
 pub fn routes(node: &Handle, limits: Limits, member: MemberInfo) -> Routes {
@@ -49,7 +58,7 @@ pub fn routes(node: &Handle, limits: Limits, member: MemberInfo) -> Routes {
             Worded($server::new($service).max_decoding_message_size(max).accept_compressed(Gzip))
         };
     }
-    Routes::new(serve!(KvServer, KvService::new(node.clone(), limits)))
+    Routes::new(kv(node, limits))
         .add_service(serve!(WatchServer, WatchService::new(node.clone(), common, limits.max_request_bytes)))
         .add_service(serve!(LeaseServer, LeaseService::new(node.clone())))
         .add_service(serve!(ClusterServer, ClusterService::new(node.identity(), member)))

@@ -22,7 +22,6 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::TcpConnectInfo;
 
 use super::sniff::Sniffed;
 use crate::config::Config;
@@ -250,32 +249,29 @@ async fn until_stop<T>(stop: &CancellationToken, future: impl Future<Output = T>
 async fn answer(
     setup: Arc<Setup>,
     peer: Peer,
-    mut request: Request<Incoming>,
+    request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, std::convert::Infallible> {
     let content = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let http2 = request.version() == http::Version::HTTP_2;
     let only_grpc = setup.http.is_none();
     if setup.grpc && http2 && (only_grpc || content.starts_with(b"application/grpc")) {
-        // What tonic's own server would have put there.
-        let info = TcpConnectInfo { local_addr: None, remote_addr: peer.address };
-        request.extensions_mut().insert(info);
-        request.extensions_mut().insert(peer);
-        return Ok(setup.services.grpc.call(request).await.map(ResponseBody::Grpc));
+        return Ok(setup.services.grpc.call(request, peer.address).await.map(ResponseBody::Grpc));
     }
-    let response = match setup.http {
-        Some(surface) => {
-            let (request, body) = request.into_parts();
-            let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-            let host = host.or_else(|| request.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
-            let origin = request.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
-            let request = HttpRequest { method: &request.method, uri: &request.uri, host, origin, tls: peer.tls };
-            let response = setup.services.http.call(surface, request).await;
-            drain(body).await;
-            response
-        }
-        None => endpoints::error(StatusCode::NOT_FOUND, "404 page not found"),
-    };
-    Ok(response.map(ResponseBody::Full))
+    // Boxed: every call's task would have room for it otherwise, to be moved and paged in.
+    Ok(Box::pin(plain(setup, peer.tls, request)).await.map(ResponseBody::Full))
+}
+
+/// Answers what is not gRPC.
+async fn plain(setup: Arc<Setup>, tls: bool, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let Some(surface) = setup.http else { return endpoints::error(StatusCode::NOT_FOUND, "404 page not found") };
+    let (request, body) = request.into_parts();
+    let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| request.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
+    let origin = request.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+    let request = HttpRequest { method: &request.method, uri: &request.uri, host, origin, tls };
+    let response = setup.services.http.call(surface, request).await;
+    drain(body).await;
+    response
 }
 
 /// Reads a body that nobody needs. Dropping one that is still on its way resets an HTTP/2 stream, and then curl throws
