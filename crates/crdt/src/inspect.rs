@@ -141,6 +141,12 @@ impl Replica {
         self.alarms().filter(move |alarm| !elsewhere(alarm.member))
     }
 
+    /// Keeps a lease alive without a turn in the queue; `None` when it takes one. See
+    /// [`crate::lease::Leases::renew_in_passing`].
+    pub fn renew_in_passing(&self, now: Now, id: LeaseId) -> Option<i64> {
+        self.state.leases.renew_in_passing(now, id, self.state.windowed)
+    }
+
     /// What is known of a lease.
     pub fn lease(&self, now: Now, id: LeaseId) -> Option<LeaseStatus> {
         self.state.leases.status(now, id)

@@ -6,6 +6,7 @@
 //! grace.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Now;
 use crate::id::LeaseId;
@@ -25,7 +26,10 @@ pub const GRACE_MIN_MS: u64 = 5_000;
 #[derive(Debug)]
 struct Lease {
     ttl_s: i64,
+    /// The deadline it is queued under.
     deadline_ms: u64,
+    /// A later one, from renewals that took no turn; see [`Leases::renew_in_passing`]. Zero for none.
+    renewed_ms: AtomicU64,
     /// How much of the time until the deadline is grace.
     grace_ms: u64,
     /// When a renewal was last written down, by the monotonic clock.
@@ -75,7 +79,8 @@ impl Leases {
         let grace_ms = if mine { 0 } else { grace_ms(ttl_s) };
         let deadline_ms = deadline(now, ttl_s).saturating_add(grace_ms);
         let keys = self.remove(id);
-        let lease = Lease { ttl_s, deadline_ms, grace_ms, told_ms: now.mono_ms, mine, orphan: false, keys };
+        let (renewed_ms, told_ms) = (AtomicU64::default(), now.mono_ms);
+        let lease = Lease { ttl_s, deadline_ms, renewed_ms, grace_ms, told_ms, mine, orphan: false, keys };
         self.insert(id, lease);
     }
 
@@ -86,16 +91,28 @@ impl Leases {
 
     /// Counts a lease anew; `None` when there is none or it has run out.
     pub fn renew(&mut self, now: Now, id: LeaseId) -> Option<Renewal> {
-        let lease = self.leases.get_mut(&id).filter(|lease| lease.deadline_ms > now.mono_ms && !lease.orphan)?;
+        let lease = self.leases.get_mut(&id).filter(|lease| lease.lives(now))?;
         self.deadlines.remove(&(lease.deadline_ms, id));
         lease.deadline_ms = deadline(now, lease.ttl_s);
         self.deadlines.insert((lease.deadline_ms, id));
         let tell = !lease.mine || now.mono_ms.saturating_sub(lease.told_ms) >= ttl_ms(lease.ttl_s) / 3;
-        (lease.mine, lease.grace_ms) = (true, 0);
+        (lease.mine, lease.grace_ms, lease.renewed_ms) = (true, 0, AtomicU64::default());
         if tell {
             lease.told_ms = now.mono_ms;
         }
         Some(Renewal { ttl_s: lease.ttl_s, tell })
+    }
+
+    /// Counts a lease anew without a turn of its own, so that keep-alives need not queue behind writes; tells the time to
+    /// live, seconds. `None` when it takes a turn: there is none, it has run out, another replica is its owner, or
+    /// (`told`) others should hear of it.
+    pub fn renew_in_passing(&self, now: Now, id: LeaseId, told: bool) -> Option<i64> {
+        let lease = self.leases.get(&id).filter(|lease| lease.lives(now) && lease.mine)?;
+        if told && now.mono_ms.saturating_sub(lease.told_ms) >= ttl_ms(lease.ttl_s) / 3 {
+            return None;
+        }
+        lease.renewed_ms.fetch_max(deadline(now, lease.ttl_s), Ordering::Relaxed);
+        Some(lease.ttl_s)
     }
 
     /// Takes a lease away; tells which keys hung on it.
@@ -119,7 +136,8 @@ impl Leases {
     fn orphan(&mut self, now: Now, id: LeaseId, keys: BTreeSet<Key>) {
         let deadline_ms = now.mono_ms.saturating_add(GRACE_MIN_MS);
         let told_ms = now.mono_ms;
-        self.insert(id, Lease { ttl_s: 0, deadline_ms, grace_ms: 0, told_ms, mine: false, orphan: true, keys });
+        let (renewed_ms, mine) = (AtomicU64::default(), false);
+        self.insert(id, Lease { ttl_s: 0, deadline_ms, renewed_ms, grace_ms: 0, told_ms, mine, orphan: true, keys });
     }
 
     /// The keys that hang on a lease, sorted.
@@ -152,11 +170,22 @@ impl Leases {
     }
 
     /// A lease whose time is up.
-    pub fn first_expired(&self, now: Now) -> Option<LeaseId> {
-        self.deadlines.first().filter(|(deadline_ms, _)| *deadline_ms <= now.mono_ms).map(|(_, id)| *id)
+    pub fn first_expired(&mut self, now: Now) -> Option<LeaseId> {
+        while let Some((queued_ms, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.mono_ms) {
+            let Some(lease) = self.leases.get_mut(&id) else { return Some(id) };
+            let deadline_ms = lease.deadline_ms();
+            if deadline_ms <= now.mono_ms {
+                return Some(id);
+            }
+            // Renewed in passing: now it is queued where it belongs.
+            lease.deadline_ms = deadline_ms;
+            self.deadlines.remove(&(queued_ms, id));
+            self.deadlines.insert((deadline_ms, id));
+        }
+        None
     }
 
-    /// When the next lease runs out, milliseconds of the monotonic clock.
+    /// When a lease may run out, milliseconds of the monotonic clock; none does before.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.deadlines.first().map(|(deadline_ms, _)| *deadline_ms)
     }
@@ -179,8 +208,17 @@ impl Leases {
 }
 
 impl Lease {
+    fn deadline_ms(&self) -> u64 {
+        self.deadline_ms.max(self.renewed_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether it can be renewed.
+    fn lives(&self, now: Now) -> bool {
+        !self.orphan && self.deadline_ms() > now.mono_ms
+    }
+
     fn remaining_ms(&self, now: Now) -> u64 {
-        self.deadline_ms.saturating_sub(now.mono_ms).saturating_sub(self.grace_ms)
+        self.deadline_ms().saturating_sub(now.mono_ms).saturating_sub(self.grace_ms)
     }
 }
 
@@ -201,6 +239,23 @@ mod tests {
         assert_eq!(leases.first_expired(at(8_999)), None);
         assert_eq!(leases.first_expired(at(9_000)), Some(id));
         assert_eq!(leases.renew(at(9_000), id), None, "what has run out is not revived");
+    }
+
+    #[test]
+    fn a_lease_renewed_in_passing_lives_as_long_as_one_renewed_in_turn() {
+        let (mut leases, id) = (Leases::default(), LeaseId::new(7));
+        leases.grant(at(0), id, 6, true);
+        assert_eq!(leases.renew_in_passing(at(1_000), id, true), Some(6));
+        assert_eq!(leases.renew_in_passing(at(2_000), id, true), None, "others are to hear of it");
+        assert_eq!(leases.renew_in_passing(at(2_000), id, false), Some(6));
+        assert_eq!(leases.status(at(2_000), id).map(|status| status.remaining_ms), Some(6_000));
+        assert_eq!(leases.next_deadline_ms(), Some(6_000));
+        assert_eq!(leases.first_expired(at(7_999)), None);
+        assert_eq!(leases.next_deadline_ms(), Some(8_000));
+        assert_eq!(leases.renew_in_passing(at(8_000), id, false), None, "what has run out is not revived");
+        assert_eq!(leases.first_expired(at(8_000)), Some(id));
+        leases.grant(at(0), id, 6, false);
+        assert_eq!(leases.renew_in_passing(at(1_000), id, false), None, "it is not kept alive here");
     }
 
     #[test]

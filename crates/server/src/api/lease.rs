@@ -71,9 +71,8 @@ impl LeaseService {
         let header = Some(self.header());
         let ttl = match LeaseId::from_wire(id) {
             None => 0,
-            Some(lease) => match self.node.submit(Command::LeaseRenew(lease)).await {
-                Ok(Reply::LeaseRenew { ttl }) => ttl,
-                Ok(other) => return Err(status::wrong_reply(&other)),
+            Some(lease) => match self.node.renew(lease).await {
+                Ok(ttl) => ttl,
                 Err(NodeError::Refused(Refusal::LeaseNotFound)) => 0,
                 Err(error) => return Err(status::node(error)),
             },

@@ -424,6 +424,28 @@ impl Handle {
         self.enqueue(command, false, cost as usize).await
     }
 
+    /// Keeps a lease alive; tells its time to live, seconds. At once where nothing waits for the disk: what the answer
+    /// rests on is durable then.
+    ///
+    /// # Errors
+    /// As [`Self::submit`]; `LeaseNotFound` among them.
+    pub async fn renew(&self, id: LeaseId) -> Result<i64, NodeError> {
+        let shared = &self.shared;
+        let renewed = {
+            let replica = shared.replica.read();
+            let settled = shared.is_writable() && *shared.durable_number.borrow() == replica.next_number();
+            settled.then(|| replica.renew_in_passing(shared.now(), id)).flatten()
+        };
+        if let Some(ttl) = renewed {
+            shared.observer.lease_renewed();
+            return Ok(ttl);
+        }
+        match self.submit(Command::LeaseRenew(id)).await? {
+            Reply::LeaseRenew { ttl } => Ok(ttl),
+            _ => Err(NodeError::Stopped),
+        }
+    }
+
     async fn raise_no_space(&self) {
         let alarm = Alarm { member: self.shared.identity.replica, kind: AlarmKind::NoSpace };
         tracing::warn!(quota = self.shared.quota, "the quota is used up: raising the NOSPACE alarm");
