@@ -103,7 +103,7 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
-/// Who is at the other end, for logs and for handlers (as request extension).
+/// Who is at the other end.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// TCP address; `None` on a unix socket.
