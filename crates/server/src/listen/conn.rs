@@ -108,8 +108,6 @@ pub(super) enum Stream {
 pub struct Peer {
     /// TCP address; `None` on a unix socket.
     pub address: Option<SocketAddr>,
-    /// The client's certificate chain, verified; empty without TLS or without one.
-    pub certificates: Arc<[rustls::pki_types::CertificateDer<'static>]>,
     /// Whether the connection is encrypted.
     pub tls: bool,
 }
@@ -136,7 +134,7 @@ where
     let limit = setup.limits.header_timeout;
     let first = until_stop(&setup.stop, timeout(limit, stream.is_tls())).await;
     let Some(Ok(Ok(encrypted))) = first else { return };
-    let peer = Peer { address, certificates: Arc::from([]), tls: encrypted };
+    let peer = Peer { address, tls: encrypted };
     if !encrypted {
         // Like etcd's multiplexer: what is not served here is closed without a word.
         if setup.plain {
@@ -150,7 +148,7 @@ where
     }
 }
 
-async fn handshake<S>(setup: Arc<Setup>, tls: Arc<ServerConfig>, stream: S, mut peer: Peer)
+async fn handshake<S>(setup: Arc<Setup>, tls: Arc<ServerConfig>, stream: S, peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -159,7 +157,6 @@ where
     let remote = || address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
     match accepted {
         Some(Ok(Ok(stream))) => {
-            peer.certificates = stream.get_ref().1.peer_certificates().unwrap_or(&[]).into();
             http(setup, stream, peer).await;
         }
         Some(Ok(Err(err))) => {
