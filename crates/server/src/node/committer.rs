@@ -268,17 +268,25 @@ pub(crate) type Answer = (oneshot::Sender<Outcome>, Outcome);
 const ANSWERS_FROM_OUTSIDE: usize = 4;
 
 /// Answers a group. Each answer wakes a task; from outside the runtime each of these takes the lock of its common
-/// queue and may have to wake a worker, so a crowd of them is handed in as one task that wakes them from inside.
-pub(crate) fn answer_all(shared: &Shared, answers: Vec<Answer>) {
-    let crowd = answers.len() > ANSWERS_FROM_OUTSIDE;
-    let give = move || {
+/// queue and may have to wake a worker, so a crowd of them is handed in as one task that wakes them from inside. How
+/// long that task waited tells the queue how far the runtime is behind.
+pub(crate) fn answer_all(shared: &Arc<Shared>, answers: Vec<Answer>) {
+    let give = |answers| {
         for (reply, outcome) in answers {
             answer(reply, outcome);
         }
     };
     match &shared.runtime {
-        Some(runtime) if crowd => drop(runtime.spawn(async move { give() })),
-        _ => give(),
+        Some(runtime) if answers.len() > ANSWERS_FROM_OUTSIDE => {
+            let (shared, since) = (Arc::clone(shared), Instant::now());
+            drop(runtime.spawn(async move {
+                shared.queue.note_lag(since.elapsed());
+                give(answers);
+            }));
+        }
+        _ => {
+            give(answers);
+        }
     }
 }
 

@@ -18,12 +18,14 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Commands taken as one group; bounds how long readers wait for the state's lock and how long a reply waits.
 const GROUP_MAX: usize = 1024;
 
-/// After a group of so many the next one is given time to grow.
-const BUSY_GROUP: usize = 16;
+/// A group is given time to grow in steps of this, as long as each step brings more,
+const LINGER_STEP: Duration = Duration::from_millis(1);
 
-/// How long each time, and how often at most, as long as it does grow: far below the time that requests then take.
-const LINGER: Duration = Duration::from_micros(200);
-const LINGERS_MAX: usize = 10;
+/// and at most for this long.
+const LINGER_MAX: Duration = Duration::from_millis(10);
+
+/// What was noted about the runtime counts for so long: when a crowd of clients has gone, the next one must not wait.
+const LAG_FRESH: Duration = Duration::from_millis(50);
 
 /// Something for the committer to do.
 #[derive(Debug)]
@@ -52,8 +54,9 @@ struct State {
     sleeping: bool,
     woken: bool,
     closed: bool,
-    /// Jobs of the group that was taken last.
-    last_group: usize,
+    /// How far the runtime is behind, and when that was noted.
+    lag: Duration,
+    lag_noted: Option<Instant>,
 }
 
 /// See the module.
@@ -104,9 +107,8 @@ impl Queue {
         state.sleeping = false;
         state.woken = false;
         if matches!(wait, Wait::Forever | Wait::Until(_)) {
-            self.linger(&mut state);
+            self.linger(&mut state, std::thread::sleep);
         }
-        state.last_group = state.jobs.len().min(GROUP_MAX);
         if state.jobs.len() <= GROUP_MAX {
             std::mem::swap(&mut state.jobs, group);
             state.bytes = 0;
@@ -119,18 +121,25 @@ impl Queue {
         !(group.is_empty() && state.closed)
     }
 
-    /// Under load, lets a group grow while more keeps coming: a wake-up, a flush and a write to each socket then serve
-    /// more commands. Whoever has few clients never waits here.
-    fn linger(&self, state: &mut MutexGuard<'_, State>) {
-        if state.last_group < BUSY_GROUP {
-            return;
-        }
-        for _ in 0..LINGERS_MAX {
+    /// Notes how long a task lately waited for a worker of the runtime, which is how far it is behind with its work.
+    pub(crate) fn note_lag(&self, lag: Duration) {
+        let mut state = self.state.lock();
+        // A mean over the last few, so that one slow moment alone makes nobody wait.
+        state.lag = (state.lag * 3 + lag) / 4;
+        state.lag_noted = Some(Instant::now());
+    }
+
+    /// Lets a group grow while the runtime is behind: the answers would wait for it anyway, and a larger group takes
+    /// fewer wake-ups, flushes and writes to sockets per command. Where the runtime keeps up nobody waits here.
+    fn linger(&self, state: &mut MutexGuard<'_, State>, pause: impl Fn(Duration)) {
+        let fresh = state.lag_noted.is_some_and(|noted| noted.elapsed() < LAG_FRESH);
+        let most = if fresh { state.lag.min(LINGER_MAX) } else { Duration::ZERO };
+        for _ in 0..most.as_millis() / LINGER_STEP.as_millis() {
             let before = state.jobs.len();
-            if state.closed || before == 0 || before >= GROUP_MAX.min(state.last_group * 2) {
+            if state.closed || before == 0 || before >= GROUP_MAX {
                 return;
             }
-            MutexGuard::unlocked(state, || std::thread::sleep(LINGER));
+            MutexGuard::unlocked(state, || pause(LINGER_STEP));
             if state.jobs.len() == before {
                 return;
             }
@@ -189,6 +198,32 @@ mod tests {
         let queue = Queue::default();
         queue.push(job(), WAITING_BYTES_MAX * 2).unwrap();
         assert!(matches!(queue.push(job(), 1), Err(NodeError::TooManyRequests)));
+    }
+
+    #[test]
+    fn a_group_waits_for_more_only_while_the_runtime_is_behind() {
+        let queue = Queue::default();
+        // How many there are in the end when one more comes in each of the first so many pauses.
+        let grown = |coming: usize| {
+            queue.state.lock().jobs.clear();
+            queue.push(job(), 1).unwrap();
+            let pauses = std::cell::Cell::new(0);
+            queue.linger(&mut queue.state.lock(), |_| {
+                pauses.set(pauses.get() + 1);
+                if pauses.get() <= coming {
+                    queue.push(job(), 1).unwrap();
+                }
+            });
+            (queue.len(), pauses.get())
+        };
+        assert_eq!(grown(3), (1, 0), "nothing is known of the runtime");
+        queue.state.lock().lag_noted = Instant::now().checked_add(Duration::from_secs(3600));
+        queue.state.lock().lag = LINGER_STEP / 2;
+        assert_eq!(grown(3), (1, 0), "the runtime keeps up");
+        queue.state.lock().lag = LINGER_MAX;
+        assert_eq!(grown(3), (4, 4), "no more came in the fourth pause");
+        queue.state.lock().lag_noted = Instant::now().checked_sub(LAG_FRESH * 2);
+        assert_eq!(grown(3), (1, 0), "that was long ago");
     }
 
     #[test]
