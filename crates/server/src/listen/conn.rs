@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use super::calls::{Calls, Driven};
 use super::sniff::Sniffed;
 use crate::config::Config;
 use crate::grpc::{Grpc, GrpcBody};
@@ -192,7 +193,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &setup.limits;
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let calls = Calls::default();
+    let mut builder = http2::Builder::new(calls.clone());
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_max)
@@ -205,14 +207,19 @@ where
         .keep_alive_timeout(limits.ping_timeout);
     // A child: every wake-up asks it, and all connections asking one token would wait for each other.
     let stop = setup.stop.child_token();
-    let service = service_fn(move |request| answer(setup.clone(), peer.clone(), request));
+    let announce = calls.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        announce.announce(request.uri().path());
+        answer(setup.clone(), peer.clone(), request)
+    });
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut driven = Driven::new(connection.as_mut(), calls);
     tokio::select! {
         // What went wrong on one connection is its client's business; requests are counted and logged elsewhere.
-        _ = connection.as_mut() => {}
+        _ = &mut driven => {}
         () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            let _closed = connection.await;
+            driven.connection().graceful_shutdown();
+            let _closed = driven.await;
         }
     }
 }
