@@ -19,9 +19,12 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 const GROUP_MAX: usize = 1024;
 
 /// A group is given time to grow in steps of this, as long as each step brings more,
-const LINGER_STEP: Duration = Duration::from_millis(1);
+const LINGER_STEP: Duration = Duration::from_micros(500);
 
-/// and at most for this long.
+/// for as long as a task waits so many times for a worker: a request does, from its socket to its answer's,
+const LINGER_LAGS: u32 = 4;
+
+/// and never for longer.
 const LINGER_MAX: Duration = Duration::from_millis(10);
 
 /// What was noted about the runtime counts for so long: when a crowd of clients has gone, the next one must not wait.
@@ -133,8 +136,8 @@ impl Queue {
     /// fewer wake-ups, flushes and writes to sockets per command. Where the runtime keeps up nobody waits here.
     fn linger(&self, state: &mut MutexGuard<'_, State>, pause: impl Fn(Duration)) {
         let fresh = state.lag_noted.is_some_and(|noted| noted.elapsed() < LAG_FRESH);
-        let most = if fresh { state.lag.min(LINGER_MAX) } else { Duration::ZERO };
-        for _ in 0..most.as_millis() / LINGER_STEP.as_millis() {
+        let most = if fresh { (state.lag * LINGER_LAGS).min(LINGER_MAX) } else { Duration::ZERO };
+        for _ in 0..most.as_micros() / LINGER_STEP.as_micros() {
             let before = state.jobs.len();
             if state.closed || before == 0 || before >= GROUP_MAX {
                 return;
@@ -218,7 +221,7 @@ mod tests {
         };
         assert_eq!(grown(3), (1, 0), "nothing is known of the runtime");
         queue.state.lock().lag_noted = Instant::now().checked_add(Duration::from_secs(3600));
-        queue.state.lock().lag = LINGER_STEP / 2;
+        queue.state.lock().lag = LINGER_STEP / LINGER_LAGS / 2;
         assert_eq!(grown(3), (1, 0), "the runtime keeps up");
         queue.state.lock().lag = LINGER_MAX;
         assert_eq!(grown(3), (4, 4), "no more came in the fourth pause");
