@@ -40,3 +40,15 @@ pub mod v3electionpb {
 pub mod health {
     include!("gen/grpc.health.v1.rs");
 }
+
+/// How eddies talk to each other.
+#[allow(missing_docs, unused_qualifications, clippy::all)]
+pub mod peer {
+    include!("gen/eddy.peer.v1.rs");
+}
+
+/// What operators ask of an eddy.
+#[allow(missing_docs, unused_qualifications, clippy::all)]
+pub mod admin {
+    include!("gen/eddy.admin.v1.rs");
+}
