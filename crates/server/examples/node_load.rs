@@ -121,7 +121,7 @@ async fn main() -> anyhow::Result<()> {
     let parent = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
     let dir = tempfile::tempdir_in(parent)?;
     let journal = SledJournal::open(dir.path(), Default::default())?;
-    let identity = identity::derive("default", "default=http://localhost:2380", "etcd-cluster")?;
+    let identity = identity::derive("default", "default=http://localhost:2380", "etcd-cluster")?.identity;
     let node = start(Box::new(journal), Options::new(identity, dir.path().to_owned()))?;
     one_client(&node).await?;
     for clients in [10, 100, 1000] {

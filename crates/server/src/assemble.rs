@@ -1,88 +1,154 @@
-//! From a configuration to a node with its services: opens the journal, starts the node, mounts the API.
+//! From a configuration to a node with its services: opens the journal, starts the node and its peers, mounts the API.
 
 use std::sync::Arc;
 
-use anyhow::Context;
+use eddy_crdt::genesis::Genesis;
 use eddy_crdt::key::{Key, KeyRange};
-use eddy_crdt::op::{AlarmKind, RangeOp};
+use eddy_crdt::op::{AlarmKind, Command, RangeOp};
+use eddy_crdt::replica::Replica;
+use eddy_crdt::snapshot::Installed;
+use eddy_proto::admin::admin_server::AdminServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin::Admin;
 use crate::api::cluster::MemberInfo;
 use crate::api::{self, limits::Limits};
 use crate::config::Config;
 use crate::config::url::Url;
 use crate::http::health::{Answer, Health};
 use crate::metrics::Metrics;
-use crate::node::{self, Handle, NodeState, Options, autocompact, identity, observe};
+use crate::node::identity::Founded;
+use crate::node::{self, Handle, NodeState, Options, autocompact, observe};
+use crate::peer::{self, Dialer, Peers};
 use crate::run::Parts;
-use crate::storage::{self, SledJournal};
+use crate::storage::{self, SledJournal, stage};
 
-/// Opens the data dir and starts the node on it. Blocks while the journal is read.
+/// Opens the data dir and starts the node on it. `beginning` is what a new one begins with. Blocks while the journal is
+/// read.
 ///
 /// # Errors
-/// When the data dir is in use, damaged or of a newer format.
-pub fn start_node(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<Handle> {
-    let members = config.initial_members()?;
-    if members.len() > 1 {
-        // Refusing would be safer, but a cut-off replica of three serves too, and that is what it will be later.
-        tracing::error!(
-            members = members.len(),
-            "replication between eddies is not built yet: what is written here stays here, and the other members of \
-             --initial-cluster have data of their own"
-        );
-    }
+/// When the data dir is in use, damaged or of a newer format, or this member was removed from its cluster.
+pub fn start_node(
+    config: &Config,
+    founded: &Founded,
+    beginning: Option<Genesis>,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<Handle> {
     let place = config.data_dir.join("eddy");
-    let identity = identity::derive(&config.name, &config.initial_cluster, &config.initial_cluster_token)
-        .context("derive the member id")?;
-    let journal = SledJournal::open(&config.data_dir, storage::Options { fsync: !config.unsafe_no_fsync })?;
+    let journal = SledJournal::open(&config.data_dir, storage_options(config))?;
     let options = Options {
+        genesis: beginning,
         quota: config.quota_bytes(),
         progress_interval: match config.watch_progress_notify_interval {
             interval if interval.is_zero() => node::PROGRESS_INTERVAL_DEFAULT,
             interval => interval,
         },
         observer: metrics.clone(),
-        ..Options::new(identity, place)
+        ..Options::new(founded.identity, place)
     };
     let node = node::start(Box::new(journal), options)?;
     let id = node.identity();
+    if node.members().iter().any(|member| member.id == id.replica && member.removed) {
+        node.shutdown();
+        anyhow::bail!("the member has been permanently removed from the cluster");
+    }
     metrics.server_id.with_label_values(&[&id.replica.to_string()]).set(1);
     tracing::info!(
         "cluster-id" = %id.cluster,
         "member-id" = %id.replica,
         birth = %id.birth,
+        ordinal = id.ordinal,
+        members = node.members().len(),
         revision = node.revision().get(),
         "opened the journal"
     );
     Ok(node)
 }
 
+/// What this member was before it has to begin anew.
+///
+/// # Errors
+/// When the data dir is in use, damaged or of a newer format.
+pub fn load_replica(config: &Config, founded: &Founded) -> anyhow::Result<Replica> {
+    let mut journal = SledJournal::open(&config.data_dir, storage_options(config))?;
+    Ok(node::load(&mut journal, &config.data_dir.join("eddy"), founded.identity)?)
+}
+
+/// Puts what was fetched from another member in the place of what is there.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn install(config: &Config, installed: &Installed) -> anyhow::Result<()> {
+    Ok(stage::replace(&config.data_dir, storage_options(config), &installed.records, &installed.head)?)
+}
+
+fn storage_options(config: &Config) -> storage::Options {
+    storage::Options { fsync: !config.unsafe_no_fsync }
+}
+
+/// The peers of a node, dialled from now on.
+pub fn start_peers(
+    config: &Config,
+    node: &Handle,
+    dialer: Dialer,
+    metrics: &Arc<Metrics>,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+) -> Arc<Peers> {
+    let options = peer::Options { sync_interval: config.sync_interval };
+    let peers = Peers::new(node.clone(), dialer, options, metrics.clone(), stop.clone(), tasks.clone());
+    tasks.spawn(Arc::clone(&peers).run());
+    peers
+}
+
+/// Tells the cluster the name and client URLs of this member, as etcd does before it says that it is ready.
+pub async fn publish(config: &Config, node: &Handle) {
+    let command =
+        Command::MemberPublish { name: config.name.clone(), client_urls: texts(&config.advertise_client_urls) };
+    match node.submit(command).await {
+        Ok(_) => tracing::info!("published the name and client URLs of this member"),
+        Err(error) => tracing::warn!(%error, "could not publish the name and client URLs of this member"),
+    }
+}
+
+fn texts(urls: &[Url]) -> Vec<String> {
+    urls.iter().map(ToString::to_string).collect()
+}
+
 /// The services on a node, and what runs beside them until `stop`.
 ///
 /// # Errors
 /// When the rules of auto compaction do not parse.
-pub fn parts(config: &Config, node: &Handle, stop: &CancellationToken, tasks: &TaskTracker) -> anyhow::Result<Parts> {
-    let texts = |urls: &[Url]| urls.iter().map(ToString::to_string).collect();
+pub fn parts(
+    config: &Config,
+    node: &Handle,
+    peers: &Arc<Peers>,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+) -> anyhow::Result<Parts> {
     let member = MemberInfo {
         name: config.name.clone(),
         peer_urls: texts(&config.initial_advertise_peer_urls),
         client_urls: texts(&config.advertise_client_urls),
+        max_learners: usize::try_from(config.max_learners).unwrap_or(0),
     };
     let limits = Limits {
         max_request_bytes: usize::try_from(config.max_request_bytes).unwrap_or(usize::MAX),
         max_txn_ops: usize::try_from(config.max_txn_ops).unwrap_or(usize::MAX),
     };
     tasks.spawn(autocompact::run(node.clone(), config.auto_compaction()?, stop.clone()));
+    let admin = Admin::new(node.clone(), Arc::clone(peers));
     Ok(Parts {
-        routes: api::routes(node, limits, member),
+        routes: api::routes(node, limits, member).add_service(AdminServer::new(admin.clone())),
         kv: Some(api::kv(node, limits)),
-        health: Arc::new(NodeHealth(node.clone())),
+        health: Arc::new(NodeHealth(node.clone(), Arc::clone(peers))),
+        reports: Arc::new(admin),
     })
 }
 
 /// What the health endpoints see of a node.
-struct NodeHealth(Handle);
+struct NodeHealth(Handle, Arc<Peers>);
 
 impl Health for NodeHealth {
     fn alarms(&self) -> Vec<AlarmKind> {
@@ -104,5 +170,6 @@ impl Health for NodeHealth {
 
     fn refresh(&self, metrics: &Metrics) {
         observe::refresh(metrics, &self.0);
+        self.1.refresh(metrics);
     }
 }

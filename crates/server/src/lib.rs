@@ -2,9 +2,11 @@
 //!
 //! The replica itself is `eddy_crdt`, a machine without clock, disk and network. What is here gives it those.
 
+pub mod admin;
 pub mod api;
 pub mod assemble;
 pub mod cli;
+pub mod command;
 pub mod config;
 pub mod grpc;
 pub mod http;
@@ -13,6 +15,7 @@ pub mod listen;
 pub mod log;
 pub mod metrics;
 pub mod node;
+pub mod peer;
 pub mod run;
 pub mod storage;
 pub mod tls;

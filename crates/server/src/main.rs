@@ -2,13 +2,16 @@
 
 use std::process::ExitCode;
 
-use eddy_server::{cli, log, run};
+use eddy_server::{cli, command, log, run};
 
 // The system's allocator: an idle process stays under 15 MB with it. With another one, the histograms that sled zeroes
 // at its start were 28 MB of touched memory. Whoever sets one measures idle memory and the put rate before and after.
 
 fn main() -> ExitCode {
-    let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+    let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if let Some(code) = command::run(&args) {
+        return code;
+    }
     let env = std::env::vars_os().map(|(k, v)| (k.to_string_lossy().into_owned(), v.to_string_lossy().into_owned()));
     let invocation = match cli::parse(args, env) {
         Ok(cli::Action::Serve(invocation)) => invocation,

@@ -1,5 +1,7 @@
 //! From a configuration to a running process and back: bind, open, serve, drain.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +18,17 @@ use crate::cli::{ETCD_VERSION, Invocation, Notice};
 use crate::config::Config;
 use crate::config::url::join;
 use crate::grpc::Grpc;
-use crate::http::Endpoints;
 use crate::http::health::Health;
+use crate::http::{Endpoints, Reports};
 use crate::limits;
-use crate::listen::{ConnLimits, Services, Sockets};
+use crate::listen::{ClientServices, ConnLimits, Services, Sockets};
 use crate::log;
 use crate::metrics::Metrics;
+use crate::node::identity::Founded;
+use crate::peer::join::{self, Beginning};
+use crate::peer::{self, Dialer, Outcome, Peers, Station};
+use crate::storage::stage;
+use crate::tls;
 
 /// How long requests that are in flight when the process is told to stop may take. Streams are ended at once, so this
 /// is for the slowest write of a full queue.
@@ -38,6 +45,8 @@ pub struct Parts {
     pub kv: Option<MountedKv>,
     /// What the health endpoints ask.
     pub health: Arc<dyn Health>,
+    /// What is told of the cluster.
+    pub reports: Arc<dyn Reports>,
 }
 
 /// Runs the process until it is told to stop.
@@ -50,28 +59,92 @@ pub fn run(invocation: Invocation) -> anyhow::Result<()> {
     limits::raise_open_files();
     announce(&config, &notices);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
-    runtime.block_on(serve(config))
+    let ended = runtime.block_on(serve(config))?;
+    runtime.shutdown_timeout(GRACE);
+    match ended {
+        Ended::Stopped => Ok(()),
+        // Everything that holds on to the old state goes with the old program.
+        Ended::StartAnew => {
+            let mut args = std::env::args_os();
+            let mut program = Command::new("/proc/self/exe");
+            if let Some(name) = args.next() {
+                program.arg0(name);
+            }
+            Err(program.args(args).exec()).context("begin anew")
+        }
+    }
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+/// How serving ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// The process was told to stop, or its member was removed: it is done.
+    Stopped,
+    /// It has to begin anew, in the same data dir.
+    StartAnew,
+}
+
+async fn serve(config: Config) -> anyhow::Result<Ended> {
     let mut signals = Signals::install()?;
     let metrics = Arc::new(Metrics::for_config(&config)?);
     let sockets = Sockets::bind(&config).await?;
+    let dialer = Dialer::new(tls::peer_client_config(&config)?);
     let stop = CancellationToken::new();
-    if !config.data_dir.join("eddy").exists() {
+    let founded = join::founded(&config)?;
+    // Peers find this member from here on; clients are told to come back.
+    let station = Station::new(join::starting(&founded));
+    let services = Arc::new(Services::for_peers(peer::routes(&station)));
+    let connections = TaskTracker::new();
+    stage::finish(&config.data_dir)?;
+    let begins = match (stage::is_there(&config.data_dir)?, stage::is_wanted_anew(&config.data_dir)?) {
+        (false, _) => Begins::New,
+        (true, true) => Begins::Anew,
+        (true, false) => Begins::Again,
+    };
+    if begins == Begins::New {
         config.check_bootstrap()?;
     }
-    let (node, config) =
-        tokio::task::block_in_place(|| assemble::start_node(&config, &metrics).map(|node| (node, config)))?;
+    let mut sockets = Some(sockets);
+    let serve_now = |sockets: Sockets| {
+        sockets.serve(&ConnLimits::of(&config), &services, &metrics, &stop, &connections);
+    };
+    if (begins == Begins::New && founded.founders.len() > 1) || begins == Begins::Anew {
+        sockets.take().map(serve_now).unwrap_or_default();
+    }
+    let beginning = tokio::select! {
+        beginning = begin(&config, &founded, &dialer, begins) => beginning?,
+        name = signals.next() => {
+            tracing::info!(signal = name, "received signal while looking for the other members; stopping");
+            return Ok(Ended::Stopped);
+        }
+    };
+    let genesis = match beginning {
+        Some(Beginning::Genesis(genesis)) => Some(genesis),
+        Some(Beginning::Snapshot(installed)) => {
+            tokio::task::block_in_place(|| assemble::install(&config, &installed))?;
+            None
+        }
+        None => None,
+    };
+    let node = tokio::task::block_in_place(|| assemble::start_node(&config, &founded, genesis, &metrics))?;
+    assemble::publish(&config, &node).await;
     let tasks = TaskTracker::new();
-    let parts = assemble::parts(&config, &node, &stop, &tasks)?;
-
-    let connections = start(&config, sockets, parts, &metrics, &stop);
+    let peers = assemble::start_peers(&config, &node, dialer, &metrics, &stop, &tasks);
+    let parts = assemble::parts(&config, &node, &peers, &stop, &tasks)?;
+    station.open(Arc::clone(&peers));
+    services.open(ClientServices {
+        grpc: Grpc::new(parts.routes, metrics.clone(), stop.clone())
+            .directly(parts.kv)
+            .warn_after(config.warning_unary_request_duration),
+        http: Endpoints::new(&config, parts.health, metrics.clone()).reporting(parts.reports),
+    });
+    if let Some(sockets) = sockets.take() {
+        serve_now(sockets);
+    }
     tracing::info!("ready to serve client requests");
     let _no_systemd = sd_notify::notify(&[NotifyState::Ready]);
 
-    let name = signals.next().await;
-    tracing::info!(signal = name, "received signal; shutting down");
+    let ended = wait(&mut signals, &peers).await;
     let _no_systemd = sd_notify::notify(&[NotifyState::Stopping]);
     tokio::spawn(async move {
         let name = signals.next().await;
@@ -85,26 +158,59 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         anyhow::bail!("the disk of {} did not answer", config.data_dir.display());
     }
     tracing::info!(name = config.name, "data-dir" = %config.data_dir.display(), "closed eddy server");
-    Ok(())
+    if ended == Ended::StartAnew {
+        stage::want_anew(&config.data_dir)?;
+    }
+    Ok(ended)
 }
 
-/// Serves `parts` on `sockets` until `stop`; the tracker holds every connection.
-pub fn start(
+/// What is found in the data dir.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    /// Nothing.
+    New,
+    /// A replica that must take what the others have.
+    Anew,
+    /// A replica.
+    Again,
+}
+
+/// What a data dir that cannot be served as it is begins with.
+async fn begin(
     config: &Config,
-    sockets: Sockets,
-    parts: Parts,
-    metrics: &Arc<Metrics>,
-    stop: &CancellationToken,
-) -> TaskTracker {
-    let tracker = TaskTracker::new();
-    let services = Arc::new(Services {
-        grpc: Grpc::new(parts.routes, metrics.clone(), stop.clone())
-            .directly(parts.kv)
-            .warn_after(config.warning_unary_request_duration),
-        http: Endpoints::new(config, parts.health, metrics.clone()),
-    });
-    sockets.serve(&ConnLimits::of(config), &services, metrics, stop, &tracker);
-    tracker
+    founded: &Founded,
+    dialer: &Dialer,
+    begins: Begins,
+) -> anyhow::Result<Option<Beginning>> {
+    match begins {
+        Begins::Again => Ok(None),
+        Begins::New => join::begin(config, founded, dialer).await.map(Some),
+        Begins::Anew => {
+            let old = tokio::task::block_in_place(|| assemble::load_replica(config, founded))?;
+            Ok(Some(Beginning::Snapshot(join::anew(&old, dialer).await?)))
+        }
+    }
+}
+
+/// Waits for the end: a signal, or something that this replica cannot go on with.
+async fn wait(signals: &mut Signals, peers: &Peers) -> Ended {
+    let mut outcome = peers.outcome();
+    tokio::select! {
+        name = signals.next() => {
+            tracing::info!(signal = name, "received signal; shutting down");
+            Ended::Stopped
+        }
+        outcome = outcome.wait_for(Option::is_some) => match outcome.ok().and_then(|outcome| outcome.clone()) {
+            Some(Outcome::StartAnew(reason)) => {
+                tracing::warn!(reason, "starting anew from what the other members have");
+                Ended::StartAnew
+            }
+            Some(Outcome::Removed) | None => {
+                tracing::warn!("the member has been permanently removed from the cluster; shutting down");
+                Ended::Stopped
+            }
+        },
+    }
 }
 
 /// Stops accepting, ends streams, and waits for the requests in flight.

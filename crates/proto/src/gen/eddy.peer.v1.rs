@@ -48,9 +48,9 @@ pub struct Member {
     pub peer_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "4")]
     pub client_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Which revision spaces are the member's own.
-    #[prost(uint32, tag = "5")]
-    pub ordinal: u32,
+    /// Which revision spaces are the member's own, once that is known.
+    #[prost(uint32, optional, tag = "5")]
+    pub ordinal: ::core::option::Option<u32>,
     #[prost(bool, tag = "6")]
     pub is_learner: bool,
 }

@@ -1,16 +1,20 @@
-//! The Cluster service: the members, of which there is one.
+//! The Cluster service: the members, and changes of them. Any replica takes those: they spread and merge as keys do.
 
-use eddy_crdt::id::Identity;
+use eddy_crdt::id::{Identity, ReplicaId};
+use eddy_crdt::members::Member as Known;
+use eddy_crdt::op::{Command, Reply};
 use eddy_proto::etcdserverpb::cluster_server::Cluster;
 use eddy_proto::etcdserverpb::{
     Member, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,
     MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse, MemberUpdateRequest, MemberUpdateResponse,
+    ResponseHeader,
 };
 use tonic::{Request, Response, Status};
 
 use super::header;
 use super::status::{self, Denied};
 use crate::config::url::Url;
+use crate::node::{Handle, identity};
 
 /// What a member list says of a member, beside its id.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,78 +25,137 @@ pub struct MemberInfo {
     pub peer_urls: Vec<String>,
     /// Where clients reach it (`--advertise-client-urls`).
     pub client_urls: Vec<String>,
+    /// Most learners at a time (`--max-learners`).
+    pub max_learners: usize,
 }
 
 /// The service.
 #[derive(Clone, Debug)]
 pub struct ClusterService {
+    node: Handle,
     identity: Identity,
-    member: Member,
+    own: Member,
+    max_learners: usize,
+}
+
+/// Sorted, as etcd lists them.
+fn sorted(mut urls: Vec<String>) -> Vec<String> {
+    urls.sort_unstable();
+    urls
+}
+
+fn to_wire(member: &Known) -> Member {
+    Member {
+        id: member.id.get(),
+        name: member.name.clone(),
+        peer_ur_ls: member.peer_urls.clone(),
+        client_ur_ls: sorted(member.client_urls.clone()),
+        is_learner: member.learner,
+    }
+}
+
+/// Peer URLs of a request.
+fn checked(urls: Vec<String>) -> Result<Vec<String>, Status> {
+    let parsed: Option<Vec<String>> =
+        urls.iter().map(|url| Url::parse(url.trim()).ok().map(|url| url.to_string())).collect();
+    parsed.filter(|urls| !urls.is_empty()).map(sorted).ok_or_else(|| status::denied(Denied::MemberBadUrls))
 }
 
 impl ClusterService {
-    /// Serves the member list of a single replica.
-    pub fn new(identity: Identity, info: MemberInfo) -> Self {
-        // Sorted, as etcd lists them.
-        let sorted = |mut urls: Vec<String>| {
-            urls.sort();
-            urls
-        };
-        let member = Member {
+    /// Serves the member list of the node. `info` is this replica as it is configured.
+    pub fn new(node: Handle, info: MemberInfo) -> Self {
+        let identity = node.identity();
+        let own = Member {
             id: identity.replica.get(),
             name: info.name,
             peer_ur_ls: sorted(info.peer_urls),
             client_ur_ls: sorted(info.client_urls),
             is_learner: false,
         };
-        Self { identity, member }
+        Self { node, identity, own, max_learners: info.max_learners }
     }
 
-    fn known(&self, id: u64) -> Result<(), Status> {
-        if id == self.member.id { Ok(()) } else { Err(status::denied(Denied::MemberNotFound)) }
+    fn header(&self) -> Option<ResponseHeader> {
+        Some(header::without_revision(&self.identity))
+    }
+
+    /// The members now. A replica that belongs to no cluster lists itself.
+    fn members(&self) -> Vec<Member> {
+        let members = self.node.members();
+        if members.is_empty() {
+            return vec![self.own.clone()];
+        }
+        members.iter().filter(|member| !member.removed).map(to_wire).collect()
+    }
+
+    async fn change(&self, command: Command) -> Result<Vec<Member>, Status> {
+        match self.node.submit(command).await.map_err(status::node)? {
+            Reply::Members(members) => Ok(members.iter().filter(|member| !member.removed).map(to_wire).collect()),
+            reply => Err(status::wrong_reply(&reply)),
+        }
     }
 }
 
 #[tonic::async_trait]
 impl Cluster for ClusterService {
     async fn member_add(&self, request: Request<MemberAddRequest>) -> Result<Response<MemberAddResponse>, Status> {
-        let urls = request.into_inner().peer_ur_ls;
-        if urls.is_empty() || !urls.iter().all(|url| Url::parse(url.trim()).is_ok()) {
-            return Err(status::denied(Denied::MemberBadUrls));
+        let request = request.into_inner();
+        let peer_urls = checked(request.peer_ur_ls)?;
+        let known = self.node.members();
+        if request.is_learner
+            && known.iter().filter(|member| member.learner && !member.removed).count() >= self.max_learners
+        {
+            return Err(status::denied(Denied::TooManyLearners));
         }
-        if urls.iter().any(|url| self.member.peer_ur_ls.contains(url)) {
-            return Err(status::denied(Denied::PeerUrlExists));
-        }
-        Err(status::missing("clusters of more than one member (MemberAdd)"))
+        // The id of a removed member is never used again. A new one at its URLs gets the next, and the same one
+        // wherever it is added.
+        let removed = |id: &ReplicaId| known.iter().any(|member| member.id == *id && member.removed);
+        let mut ids = (0..).map(|life| identity::member_id(self.identity.cluster, &peer_urls, life));
+        let Some(id) = ids.find(|id| !removed(id)) else {
+            return Err(status::denied(Denied::MemberExists));
+        };
+        let command = Command::MemberAdd { id, peer_urls, learner: request.is_learner };
+        let members = self.change(command).await?;
+        let member = members.iter().find(|member| member.id == id.get()).cloned();
+        tracing::info!(member = %id, "added a member");
+        Ok(Response::new(MemberAddResponse { header: self.header(), member, members }))
     }
 
     async fn member_remove(
         &self,
         request: Request<MemberRemoveRequest>,
     ) -> Result<Response<MemberRemoveResponse>, Status> {
-        self.known(request.into_inner().id)?;
-        Err(status::missing("clusters of more than one member (MemberRemove)"))
+        let id = ReplicaId::new(request.into_inner().id);
+        let members = self.change(Command::MemberRemove(id)).await?;
+        tracing::info!(
+            member = %id,
+            "removed a member; what it wrote and has sent to nobody stays on its own disk, where `eddy rescue` exports it"
+        );
+        Ok(Response::new(MemberRemoveResponse { header: self.header(), members }))
     }
 
     async fn member_update(
         &self,
         request: Request<MemberUpdateRequest>,
     ) -> Result<Response<MemberUpdateResponse>, Status> {
-        self.known(request.into_inner().id)?;
-        Err(status::missing("changing the peer URLs of a member (MemberUpdate)"))
+        let request = request.into_inner();
+        let peer_urls = checked(request.peer_ur_ls)?;
+        let members = self.change(Command::MemberUpdate { id: ReplicaId::new(request.id), peer_urls }).await?;
+        Ok(Response::new(MemberUpdateResponse { header: self.header(), members }))
     }
 
     async fn member_list(&self, _: Request<MemberListRequest>) -> Result<Response<MemberListResponse>, Status> {
         // What is known here is all there is: linearizable or not is the same.
-        let header = Some(header::without_revision(&self.identity));
-        Ok(Response::new(MemberListResponse { header, members: vec![self.member.clone()] }))
+        Ok(Response::new(MemberListResponse { header: self.header(), members: self.members() }))
     }
 
+    /// A learner of eddy is a member like all others, in nobody's way: there are no votes to count. It is only shown as
+    /// a learner until it is promoted.
     async fn member_promote(
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
-        self.known(request.into_inner().id)?;
-        Err(status::denied(Denied::MemberNotLearner))
+        let members = self.change(Command::MemberPromote(ReplicaId::new(request.into_inner().id))).await?;
+        Ok(Response::new(MemberPromoteResponse { header: self.header(), members }))
     }
 }

@@ -68,7 +68,7 @@ fn alarm_member(alarm: Alarm) -> AlarmMember {
 }
 
 /// An alarm as etcd's Status words it.
-fn alarm_text(alarm: &Alarm) -> String {
+pub(crate) fn alarm_text(alarm: &Alarm) -> String {
     let number = alarm_type(alarm.kind);
     let kind = AlarmType::try_from(number).map_or_else(|_| number.to_string(), |kind| kind.as_str_name().to_owned());
     match alarm.member.get() {

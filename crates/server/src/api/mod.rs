@@ -61,7 +61,7 @@ pub fn routes(node: &Handle, limits: Limits, member: MemberInfo) -> Routes {
     Routes::new(kv(node, limits))
         .add_service(serve!(WatchServer, WatchService::new(node.clone(), common, limits.max_request_bytes)))
         .add_service(serve!(LeaseServer, LeaseService::new(node.clone())))
-        .add_service(serve!(ClusterServer, ClusterService::new(node.identity(), member)))
+        .add_service(serve!(ClusterServer, ClusterService::new(node.clone(), member)))
         .add_service(serve!(MaintenanceServer, MaintenanceService::new(node.clone())))
         .add_service(serve!(AuthServer, AuthService::new(node.clone())))
         .add_service(serve!(HealthServer, HealthService::new(node.clone())))

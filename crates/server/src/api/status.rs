@@ -40,15 +40,12 @@ pub fn refused(refusal: Refusal) -> Status {
         Refusal::LeaseNotFound => (Code::NotFound, "etcdserver: requested lease not found"),
         Refusal::LeaseExists => (Code::FailedPrecondition, "etcdserver: lease already exists"),
         Refusal::LeaseTtlTooLarge => (Code::OutOfRange, "etcdserver: too large lease TTL"),
-        // etcd answers the same for a member that was removed.
-        Refusal::MemberNotFound | Refusal::MemberRemoved => (Code::NotFound, "etcdserver: member not found"),
-        Refusal::MemberExists => (Code::FailedPrecondition, "etcdserver: member ID already exist"),
-        Refusal::PeerUrlExists => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
-        Refusal::MemberNotLearner => (Code::FailedPrecondition, "etcdserver: can only promote a learner member"),
-        Refusal::LastMember => {
-            (Code::FailedPrecondition, "etcdserver: re-configuration failed due to not enough started members")
-        }
-        Refusal::TooManyMembers => (Code::FailedPrecondition, "eddy: all ordinals of members are used"),
+        Refusal::MemberNotFound | Refusal::MemberRemoved => return denied(Denied::MemberNotFound),
+        Refusal::MemberExists => return denied(Denied::MemberExists),
+        Refusal::PeerUrlExists => return denied(Denied::PeerUrlExists),
+        Refusal::MemberNotLearner => return denied(Denied::MemberNotLearner),
+        Refusal::LastMember => return denied(Denied::NotEnoughStarted),
+        Refusal::TooManyMembers => (Code::ResourceExhausted, "eddy: too many members"),
         Refusal::SpacesExhausted => (Code::ResourceExhausted, "eddy: no revision space is left"),
     };
     Status::new(code, text)
@@ -65,6 +62,12 @@ pub enum Denied {
     MemberNotLearner,
     /// Another member has that peer URL.
     PeerUrlExists,
+    /// There is a member of that id.
+    MemberExists,
+    /// There are as many learners as there may be.
+    TooManyLearners,
+    /// It is the last member.
+    NotEnoughStarted,
     /// No such member to lead.
     BadLeaderTransferee,
     /// There are no users, so nobody can log in.
@@ -84,6 +87,11 @@ pub fn denied(denied: Denied) -> Status {
         Denied::MemberBadUrls => (Code::InvalidArgument, "etcdserver: given member URLs are invalid"),
         Denied::MemberNotLearner => (Code::FailedPrecondition, "etcdserver: can only promote a learner member"),
         Denied::PeerUrlExists => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
+        Denied::MemberExists => (Code::FailedPrecondition, "etcdserver: member ID already exist"),
+        Denied::TooManyLearners => (Code::FailedPrecondition, "etcdserver: too many learner members in cluster"),
+        Denied::NotEnoughStarted => {
+            (Code::FailedPrecondition, "etcdserver: re-configuration failed due to not enough started members")
+        }
         Denied::BadLeaderTransferee => (Code::FailedPrecondition, "etcdserver: bad leader transferee"),
         Denied::AuthNotEnabled => (Code::FailedPrecondition, "etcdserver: authentication is not enabled"),
         Denied::WrongDowngradeVersion => (Code::InvalidArgument, "etcdserver: wrong downgrade target version format"),

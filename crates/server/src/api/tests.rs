@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use eddy_crdt::genesis::{Founder, Genesis};
 use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
+use eddy_crdt::op::Command;
 use eddy_proto::etcdserverpb::auth_client::AuthClient;
 use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
 use eddy_proto::etcdserverpb::kv_client::KvClient;
@@ -45,12 +47,17 @@ impl Served {
             birth: Birth::new(1),
             ordinal: 0,
         };
-        let node = node::start(Box::new(disk.open()), Options::new(identity, PathBuf::from("memory"))).unwrap();
+        let peer_urls = vec!["http://b:2380".to_owned(), "http://a:2380".to_owned()];
+        let founder = Founder { id: identity.replica, name: "m".to_owned(), peer_urls: peer_urls.clone() };
+        let genesis = Genesis { founders: vec![founder], ..Genesis::default() };
+        let options = Options { genesis: Some(genesis), ..Options::new(identity, PathBuf::from("memory")) };
+        let node = node::start(Box::new(disk.open()), options).unwrap();
         let limits = Limits { max_request_bytes: MAX_REQUEST_BYTES, max_txn_ops: 8 };
         let member = MemberInfo {
             name: "m".to_owned(),
-            peer_urls: vec!["http://b:2380".to_owned(), "http://a:2380".to_owned()],
+            peer_urls,
             client_urls: vec!["http://a:2379".to_owned()],
+            max_learners: 1,
         };
         let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -322,6 +329,8 @@ async fn the_member_and_its_status_are_told() {
     let served = Served::start().await;
     served.put("a", "1").await.unwrap();
     let mut cluster = ClusterClient::new(served.channel.clone());
+    let publish = Command::MemberPublish { name: "m".to_owned(), client_urls: vec!["http://a:2379".to_owned()] };
+    served.node.submit(publish).await.unwrap();
     let list = cluster.member_list(pb::MemberListRequest { linearizable: true }).await.unwrap().into_inner();
     let member = pb::Member {
         id: MEMBER,
@@ -330,14 +339,40 @@ async fn the_member_and_its_status_are_told() {
         client_ur_ls: vec!["http://a:2379".to_owned()],
         is_learner: false,
     };
-    assert_eq!((list.header, list.members), (header(0), vec![member]));
+    assert_eq!((list.header, list.members), (header(0), vec![member.clone()]));
     let unknown = (Code::NotFound, "etcdserver: member not found".to_owned());
     assert_eq!(error(cluster.member_remove(pb::MemberRemoveRequest { id: 1 }).await), unknown);
     let add = |url: &str| pb::MemberAddRequest { peer_ur_ls: vec![url.to_owned()], is_learner: false };
     let bad = (Code::InvalidArgument, "etcdserver: given member URLs are invalid".to_owned());
     assert_eq!(error(cluster.member_add(add("not a url")).await), bad);
     assert_eq!(error(cluster.member_add(add("http://b:2380")).await).0, Code::FailedPrecondition);
-    assert_eq!(error(cluster.member_add(add("http://c:2380")).await).0, Code::Unimplemented);
+    let last = "etcdserver: re-configuration failed due to not enough started members".to_owned();
+    let remove = |id| pb::MemberRemoveRequest { id };
+    assert_eq!(error(cluster.member_remove(remove(MEMBER)).await), (Code::FailedPrecondition, last));
+
+    let added = cluster.member_add(add("http://c:2380")).await.unwrap().into_inner();
+    let new = added.member.unwrap();
+    assert_eq!((new.name.as_str(), &new.peer_ur_ls[..]), ("", &["http://c:2380".to_owned()][..]));
+    assert_eq!(added.members.len(), 2);
+    let not_learner = "etcdserver: can only promote a learner member".to_owned();
+    let promoted = cluster.member_promote(pb::MemberPromoteRequest { id: new.id }).await;
+    assert_eq!(error(promoted), (Code::FailedPrecondition, not_learner));
+    let update = |url: &str| pb::MemberUpdateRequest { id: new.id, peer_ur_ls: vec![url.to_owned()] };
+    let taken = "etcdserver: Peer URLs already exists".to_owned();
+    assert_eq!(error(cluster.member_update(update("http://a:2380")).await), (Code::FailedPrecondition, taken));
+    let updated = cluster.member_update(update("http://d:2380")).await.unwrap().into_inner();
+    assert!(updated.members.iter().any(|m| m.id == new.id && m.peer_ur_ls == ["http://d:2380"]), "{updated:?}");
+    let left = cluster.member_remove(remove(new.id)).await.unwrap().into_inner().members;
+    assert_eq!(left, [member]);
+    assert_eq!(error(cluster.member_remove(remove(new.id)).await), unknown);
+    // At the same URLs it is another member now; as a learner there is room for one.
+    let learner = |url: &str| pb::MemberAddRequest { peer_ur_ls: vec![url.to_owned()], is_learner: true };
+    let again = cluster.member_add(learner("http://c:2380")).await.unwrap().into_inner().member.unwrap();
+    assert!(again.id != new.id && again.is_learner, "{again:?}");
+    let too_many = "etcdserver: too many learner members in cluster".to_owned();
+    assert_eq!(error(cluster.member_add(learner("http://e:2380")).await), (Code::FailedPrecondition, too_many));
+    let promoted = cluster.member_promote(pb::MemberPromoteRequest { id: again.id }).await.unwrap().into_inner();
+    assert!(promoted.members.iter().all(|member| !member.is_learner), "{promoted:?}");
 
     let mut maintenance = served.maintenance();
     let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();

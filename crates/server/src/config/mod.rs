@@ -174,6 +174,10 @@ pub struct Config {
     pub strict_reconfig_check: bool,
     /// Feature gates by name.
     pub feature_gates: BTreeMap<String, bool>,
+    /// The longest that an entry waits to be batched with others before it is sent to peers.
+    pub sync_interval: Duration,
+    /// How long a new data dir of a cluster with several members waits for one of them before it serves alone.
+    pub join_timeout: Duration,
     /// Values that only etcd's cross-flag rules read.
     pub raft: RaftFlags,
     /// Names of the flags that were given, on any way.
@@ -256,6 +260,8 @@ impl Default for Config {
             max_learners: 1,
             strict_reconfig_check: true,
             feature_gates: gates::defaults(),
+            sync_interval: Duration::from_millis(5),
+            join_timeout: Duration::from_secs(30),
             raft: RaftFlags {
                 heartbeat_interval_ms: 100,
                 election_timeout_ms: 1000,

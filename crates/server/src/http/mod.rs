@@ -24,7 +24,7 @@ pub enum Surface {
     Client,
     /// `/metrics` and health.
     Metrics,
-    /// `/version` only, until there is a peer protocol.
+    /// `/version` and `/members`; the rest of what peers say is gRPC.
     Peer,
 }
 
@@ -42,9 +42,25 @@ pub struct HttpRequest<'a> {
     pub tls: bool,
 }
 
+/// What the endpoints tell of the cluster, as JSON.
+pub trait Reports: Send + Sync + 'static {
+    /// How this replica and its peers stand (`/eddy/v1/status`).
+    fn status(&self) -> serde_json::Value;
+
+    /// Recent merges, newest first (`/eddy/v1/merges`).
+    fn merges(&self) -> serde_json::Value;
+
+    /// The members, in the shape of etcd's `/members`.
+    fn members(&self) -> serde_json::Value;
+
+    /// The cluster's id in hexadecimal.
+    fn cluster_id(&self) -> String;
+}
+
 /// Everything that answers plain HTTP requests.
 pub struct Endpoints {
     health: Arc<dyn Health>,
+    reports: Option<Arc<dyn Reports>>,
     metrics: Arc<Metrics>,
     cors: Vec<String>,
     host_whitelist: Vec<String>,
@@ -53,7 +69,19 @@ pub struct Endpoints {
 impl Endpoints {
     /// Endpoints over the node's health and metrics.
     pub fn new(config: &Config, health: Arc<dyn Health>, metrics: Arc<Metrics>) -> Endpoints {
-        Endpoints { health, metrics, cors: config.cors.clone(), host_whitelist: config.host_whitelist.clone() }
+        Endpoints {
+            health,
+            reports: None,
+            metrics,
+            cors: config.cors.clone(),
+            host_whitelist: config.host_whitelist.clone(),
+        }
+    }
+
+    /// Also tells of the cluster.
+    #[must_use]
+    pub fn reporting(self, reports: Arc<dyn Reports>) -> Endpoints {
+        Endpoints { reports: Some(reports), ..self }
     }
 
     /// Answers one request.
@@ -102,6 +130,9 @@ impl Endpoints {
                 let health = health::health(&*self.health, &query).await;
                 self.health_response(&health)
             }
+            (Surface::Client | Surface::Metrics, "/eddy/v1/status") => self.report(request, |reports| reports.status()),
+            (Surface::Client | Surface::Metrics, "/eddy/v1/merges") => self.report(request, |reports| reports.merges()),
+            (Surface::Peer, "/members") => self.members(request),
             (Surface::Client | Surface::Metrics, path) => match Check::find(path) {
                 Some(_) if request.method != Method::GET => {
                     tracing::warn!(path, "status-code" = 405, "Health request error");
@@ -112,6 +143,22 @@ impl Endpoints {
             },
             (Surface::Peer, _) => not_found(),
         }
+    }
+
+    fn report(&self, request: &HttpRequest<'_>, of: impl FnOnce(&dyn Reports) -> serde_json::Value) -> HttpResponse {
+        match &self.reports {
+            Some(reports) => get(request, || with_type(StatusCode::OK, format!("{}\n", of(&**reports)), JSON)),
+            None => not_found(),
+        }
+    }
+
+    fn members(&self, request: &HttpRequest<'_>) -> HttpResponse {
+        let mut response = self.report(request, Reports::members);
+        let cluster = self.reports.as_ref().and_then(|reports| HeaderValue::from_str(&reports.cluster_id()).ok());
+        if let Some(cluster) = cluster {
+            response.headers_mut().insert(HeaderName::from_static("x-etcd-cluster-id"), cluster);
+        }
+        response
     }
 
     fn health_response(&self, reason: &Result<(), String>) -> HttpResponse {

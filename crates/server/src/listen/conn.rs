@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tower::Service;
 
 use super::calls::{Calls, Driven};
 use super::sniff::Sniffed;
@@ -29,6 +31,7 @@ use crate::config::Config;
 use crate::grpc::{Grpc, GrpcBody};
 use crate::http::{self as endpoints, Endpoints, HttpRequest, Surface};
 use crate::metrics::Metrics;
+use crate::peer::{PING_INTERVAL, PING_TIMEOUT};
 
 /// A TLS handshake that takes longer is given up; etcd's limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,15 +80,45 @@ impl ConnLimits {
             header_timeout: Duration::from_secs(300),
         }
     }
+
+    /// The same for connections of peers: one that went silent must be noticed soon.
+    pub(super) fn for_peers(&self) -> ConnLimits {
+        ConnLimits { ping_interval: Some(PING_INTERVAL), ping_timeout: PING_TIMEOUT, ..self.clone() }
+    }
 }
 
-/// What answers requests.
-pub struct Services {
+/// What answers requests of clients.
+pub struct ClientServices {
     /// gRPC.
     pub grpc: Grpc,
     /// The rest.
     pub http: Endpoints,
 }
+
+/// What answers requests. Peers are answered from the beginning on; clients once the node has opened.
+#[derive(Default)]
+pub struct Services {
+    clients: OnceLock<ClientServices>,
+    /// The gRPC services for peers.
+    peers: Routes,
+}
+
+impl Services {
+    /// Serves peers, and clients not yet.
+    pub fn for_peers(peers: Routes) -> Services {
+        Services { clients: OnceLock::new(), peers: peers.prepare() }
+    }
+
+    /// Serves clients from now on.
+    pub fn open(&self, clients: ClientServices) {
+        if self.clients.set(clients).is_err() {
+            tracing::error!("clients were being served already");
+        }
+    }
+}
+
+/// What clients are told before the node has opened; Kubernetes and etcd's own clients try again upon it.
+const NOT_JOINED: &str = "etcdserver: not joined yet: a new member takes no requests before it has met another";
 
 pub(super) struct Setup {
     pub(super) tls: Option<Arc<ServerConfig>>,
@@ -258,11 +291,27 @@ async fn answer(
     let content = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let http2 = request.version() == http::Version::HTTP_2;
     let only_grpc = setup.http.is_none();
-    if setup.grpc && http2 && (only_grpc || content.starts_with(b"application/grpc")) {
-        return Ok(setup.services.grpc.call(request, peer.address).await.map(ResponseBody::Grpc));
+    let is_grpc = http2 && (only_grpc || content.starts_with(b"application/grpc"));
+    if is_grpc && setup.grpc {
+        return Ok(match setup.services.clients.get() {
+            Some(clients) => clients.grpc.call(request, peer.address).await.map(ResponseBody::Grpc),
+            None => tonic::Status::unavailable(NOT_JOINED).into_http().map(ResponseBody::Peer),
+        });
+    }
+    if is_grpc && setup.http == Some(Surface::Peer) {
+        return Ok(Box::pin(of_peer(setup, peer, request)).await.map(ResponseBody::Peer));
     }
     // Boxed: every call's task would have room for it otherwise, to be moved and paged in.
     Ok(Box::pin(plain(setup, peer.tls, request)).await.map(ResponseBody::Full))
+}
+
+/// Answers the gRPC of a peer.
+async fn of_peer(setup: Arc<Setup>, peer: Peer, mut request: Request<Incoming>) -> Response<tonic::body::Body> {
+    request.extensions_mut().insert(peer);
+    match setup.services.peers.clone().call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
 }
 
 /// Answers what is not gRPC.
@@ -273,7 +322,10 @@ async fn plain(setup: Arc<Setup>, tls: bool, request: Request<Incoming>) -> Resp
     let host = host.or_else(|| request.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
     let origin = request.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
     let request = HttpRequest { method: &request.method, uri: &request.uri, host, origin, tls };
-    let response = setup.services.http.call(surface, request).await;
+    let response = match setup.services.clients.get() {
+        Some(clients) => clients.http.call(surface, request).await,
+        None => endpoints::error(StatusCode::SERVICE_UNAVAILABLE, NOT_JOINED),
+    };
     drain(body).await;
     response
 }
@@ -298,6 +350,7 @@ async fn drain(mut body: Incoming) {
 /// A response of either kind.
 enum ResponseBody {
     Grpc(GrpcBody),
+    Peer(tonic::body::Body),
     Full(Full<Bytes>),
 }
 
@@ -308,6 +361,7 @@ impl Body for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
         match &mut *self {
             ResponseBody::Grpc(body) => Pin::new(body).poll_frame(cx),
+            ResponseBody::Peer(body) => Pin::new(body).poll_frame(cx),
             ResponseBody::Full(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
         }
     }
@@ -315,6 +369,7 @@ impl Body for ResponseBody {
     fn is_end_stream(&self) -> bool {
         match self {
             ResponseBody::Grpc(body) => body.is_end_stream(),
+            ResponseBody::Peer(body) => body.is_end_stream(),
             ResponseBody::Full(body) => body.is_end_stream(),
         }
     }
@@ -322,6 +377,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             ResponseBody::Grpc(body) => body.size_hint(),
+            ResponseBody::Peer(body) => body.size_hint(),
             ResponseBody::Full(body) => body.size_hint(),
         }
     }

@@ -23,7 +23,7 @@ use crate::limits;
 use crate::metrics::Metrics;
 use crate::tls::{self, Side, TlsError};
 
-pub use conn::{ConnLimits, Peer, Services};
+pub use conn::{ClientServices, ConnLimits, Peer, Services};
 
 /// Connections that the kernel keeps for us until they are accepted; Go asks for the system's maximum too.
 const BACKLOG: u32 = 4096;
@@ -166,10 +166,14 @@ impl Sockets {
                 _ => tracing::info!(traffic, address, "serving client traffic securely"),
             }
             let permits = (listener.http != Some(Surface::Metrics)).then(|| clients.clone());
+            let limits = match listener.http {
+                Some(Surface::Peer) => limits.for_peers(),
+                _ => limits.clone(),
+            };
             let accept = accept_loop(
                 listener,
                 permits,
-                limits.clone(),
+                limits,
                 services.clone(),
                 metrics.clone(),
                 stop.clone(),

@@ -47,6 +47,17 @@ impl Register<'_> {
         let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
         self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets)))
     }
+    fn seconds_each(
+        &self,
+        name: &str,
+        help: &str,
+        start: f64,
+        count: usize,
+        labels: &[&str],
+    ) -> Result<HistogramVec, MetricsError> {
+        let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
+        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels))
+    }
     /// The same by whether it went well: first of what failed, then of what did not.
     fn succeeded(&self, name: &str, help: &str, start: f64, count: usize) -> Result<[Histogram; 2], MetricsError> {
         let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
@@ -122,6 +133,20 @@ metrics! {
         counter("etcd_network_client_grpc_sent_bytes_total", "Bytes sent to gRPC clients.");
     client_grpc_received_bytes: IntCounter =
         counter("etcd_network_client_grpc_received_bytes_total", "Bytes received from gRPC clients.");
+    active_peers: IntGaugeVec =
+        gauges("etcd_network_active_peers", "1 while a peer is connected.", &["Local", "Remote"]);
+    disconnected_peers: IntCounterVec =
+        counters("etcd_network_disconnected_peers_total", "Connections to peers that ended.", &["Local", "Remote"]);
+    peer_sent_bytes: IntCounterVec = counters("etcd_network_peer_sent_bytes_total", "Bytes sent to peers.", &["To"]);
+    peer_received_bytes: IntCounterVec =
+        counters("etcd_network_peer_received_bytes_total", "Bytes received from peers.", &["From"]);
+    peer_sent_failures: IntCounterVec =
+        counters("etcd_network_peer_sent_failures_total", "Attempts to reach a peer that failed.", &["To"]);
+    peer_received_failures: IntCounterVec =
+        counters("etcd_network_peer_received_failures_total", "Messages of a peer that were refused.", &["From"]);
+    peer_round_trip: HistogramVec = seconds_each(
+        "etcd_network_peer_round_trip_time_seconds", "Round trip to a peer.", 0.0001, 16, &["To"]
+    );
     wal_fsync: Histogram = seconds("etcd_disk_wal_fsync_duration_seconds", "Time of a journal flush.", 0.001, 14);
     wal_write_bytes: IntGauge = gauge("etcd_disk_wal_write_bytes_total", "Bytes written to the journal.");
     wal_write: Histogram = seconds("etcd_disk_wal_write_duration_seconds", "Time to write a group.", 0.001, 14);
@@ -160,6 +185,20 @@ metrics! {
     auth_revision: IntGauge = gauge("etcd_debugging_auth_revision", "Revision of users and roles.");
     scrapes_in_flight: IntGauge = gauge("promhttp_metric_handler_requests_in_flight", "Scrapes being served.");
     scrapes: IntCounterVec = counters("promhttp_metric_handler_requests_total", "Scrapes by HTTP status.", &["code"]);
+    peer_connected: IntGaugeVec = gauges("eddy_peer_connected", "1 while a session with the peer runs.", &["peer"]);
+    peer_entries_behind: IntGaugeVec =
+        gauges("eddy_peer_entries_behind", "Entries that the peer is not known to have.", &["peer"]);
+    peer_bytes_behind: IntGaugeVec =
+        gauges("eddy_peer_bytes_behind", "About how many bytes those take on the wire.", &["peer"]);
+    peer_states_differ: IntGaugeVec =
+        gauges("eddy_peer_states_differ", "1 when the peer has the same entries and another state.", &["peer"]);
+    peer_messages: IntCounterVec =
+        counters("eddy_peer_messages_total", "Messages of the peer protocol.", &["peer", "direction"]);
+    peer_entries_applied: IntCounter =
+        counter("eddy_peer_entries_applied_total", "Entries of other replicas that were applied.");
+    unsettled_keys: IntGauge =
+        gauge("eddy_unsettled_keys", "Keys of which not every member is known to have all versions.");
+    merges: IntCounterVec = counters("eddy_merges_total", "Merges of concurrent versions.", &["rule"]);
     disk_bytes: IntGauge = gauge("eddy_disk_bytes", "Bytes the journal takes on disk, counted every 10 seconds at most.");
     connections: IntGauge = gauge("eddy_connections", "Open connections.");
     connections_accepted: IntCounter = counter("eddy_connections_accepted_total", "Connections accepted.");

@@ -32,7 +32,7 @@ impl Shape {
 
 use Shape::{BidiStream, ServerStream, Unary};
 
-/// All RPCs of etcd 3.7.3's server.
+/// All RPCs of etcd 3.7.3's server, and our own.
 const METHODS: &[(&str, &[(&str, Shape)])] = &[
     (
         "etcdserverpb.KV",
@@ -107,6 +107,7 @@ const METHODS: &[(&str, &[(&str, Shape)])] = &[
         &[("Campaign", Unary), ("Proclaim", Unary), ("Leader", Unary), ("Observe", ServerStream), ("Resign", Unary)],
     ),
     ("v3lockpb.Lock", &[("Lock", Unary), ("Unlock", Unary)]),
+    ("eddy.admin.v1.Admin", &[("Status", Unary), ("Merges", Unary), ("Leap", Unary)]),
 ];
 
 /// gRPC codes in the order of their numbers, by the names that Go gives them.

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::event::Commit;
+use eddy_crdt::notice::Notice;
 use eddy_crdt::op::{Command, Reply};
 use eddy_crdt::replica::{Effects, Input, Replica};
 use eddy_crdt::tally::Tally;
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::pipe::{Flush, Work};
 use super::queue::{Job, Wait};
-use super::{NodeError, Outcome, Shared};
+use super::{NodeError, Outcome, Shared, peering};
 use crate::storage::Group;
 
 /// After so many commands readers get a chance.
@@ -61,7 +62,13 @@ struct Applied {
     records: Vec<bytes::Bytes>,
     commits: Vec<Commit>,
     replies: Vec<Answer>,
+    /// Sessions whose input is applied.
+    applied: Vec<(oneshot::Sender<Result<bool, NodeError>>, bool)>,
+    notices: Vec<Notice>,
+    /// Entries of other replicas that were applied.
+    remote_entries: usize,
     head_changed: bool,
+    leapt: bool,
     compacted: bool,
     tally: Tally,
 }
@@ -70,7 +77,9 @@ impl Applied {
     fn take(&mut self, effects: Effects) -> Option<Outcome> {
         self.records.extend(effects.records);
         self.commits.extend(effects.commits);
+        self.notices.extend(effects.notices);
         self.head_changed |= effects.head_changed;
+        self.leapt |= effects.leapt;
         self.tally.add(effects.tally);
         effects.reply.map(|reply| reply.map_err(NodeError::Refused))
     }
@@ -106,8 +115,10 @@ impl Committer {
                 break;
             }
             if !self.shared.is_writable() {
-                for reply in group.drain(..).map(|job| job.reply).chain(self.physical.drain(..).map(|(reply, _)| reply))
-                {
+                for job in group.drain(..) {
+                    job.refuse(self.shared.write_error());
+                }
+                for (reply, _) in self.physical.drain(..) {
                     answer(reply, Err(self.shared.write_error()));
                 }
                 continue;
@@ -134,14 +145,13 @@ impl Committer {
     /// meanwhile, since that could not be written either.
     fn refuse_growth(&self, group: &mut Vec<Job>) {
         for job in group.drain(..) {
-            let renewed = match job.command {
-                Command::LeaseRenew(_) => {
-                    let effects = self.shared.replica.write().handle(self.shared.now(), Input::Client(job.command));
-                    effects.reply.and_then(Result::ok)
+            match job {
+                Job::Client { command: command @ Command::LeaseRenew(_), reply, .. } => {
+                    let effects = self.shared.replica.write().handle(self.shared.now(), Input::Client(command));
+                    answer(reply, effects.reply.and_then(Result::ok).ok_or(NodeError::NoSpace));
                 }
-                _ => None,
-            };
-            answer(job.reply, renewed.ok_or(NodeError::NoSpace));
+                job => job.refuse(NodeError::NoSpace),
+            }
         }
     }
 
@@ -158,7 +168,21 @@ impl Committer {
             if place % COMMANDS_PER_LOCK == COMMANDS_PER_LOCK - 1 {
                 RwLockWriteGuard::bump(&mut replica);
             }
-            self.apply(&mut replica, job, &mut applied);
+            match job {
+                Job::Client { command, physical, reply } => {
+                    self.apply(&mut replica, command, physical, reply, &mut applied);
+                }
+                Job::Peer { input, applied: told } => {
+                    let (records, notices) = (applied.records.len(), applied.notices.len());
+                    let is_entries = matches!(input, Input::Entries { .. });
+                    applied.take(replica.handle(shared.now(), input));
+                    if is_entries {
+                        applied.remote_entries += applied.records.len() - records;
+                    }
+                    let refused = applied.notices[notices..].iter().any(peering::is_refusal);
+                    applied.applied.push((told, refused));
+                }
+            }
         }
         if replica.next_lease_deadline_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
             let effects = replica.handle(now, Input::Tick);
@@ -166,9 +190,26 @@ impl Committer {
             applied.take(effects);
         }
         let deadline = replica.next_lease_deadline_ms();
+        if !applied.records.is_empty() && shared.peering.is_offering() {
+            // What is on disk may then be sent at once: the mark costs no flush of its own.
+            let upto = replica.vector().clone();
+            applied.take(replica.handle(now, Input::Offer { upto }));
+        }
+        let state = shared.peering.note(&replica, !applied.records.is_empty() || applied.head_changed);
         let (next_number, revision) = (replica.next_number(), replica.revision());
         let head = (!applied.records.is_empty() || applied.head_changed).then(|| replica.head().encode());
+        if applied.remote_entries > 0 {
+            // A peer's entries may raise and lower alarms too.
+            shared.limits.note_alarms(&replica);
+        }
         drop(replica);
+        for (told, refused) in applied.applied.drain(..) {
+            if told.send(Ok(refused)).is_err() {
+                tracing::trace!("a session ended before its input was applied");
+            }
+        }
+        shared.observer.remote_entries(applied.remote_entries);
+        shared.peering.tell(applied.notices);
         shared.observer.done(&applied.tally);
 
         let idle = shared.published_groups.load(Ordering::Acquire) == self.handed_on;
@@ -195,6 +236,8 @@ impl Committer {
             revision,
             commits: applied.commits,
             replies: applied.replies,
+            state,
+            leapt: applied.leapt,
             bytes,
             // Sweeping waits for it, and the queue may be empty by then.
             poke: applied.compacted || self.sweeping,
@@ -204,18 +247,25 @@ impl Committer {
         deadline
     }
 
-    fn apply(&mut self, replica: &mut Replica, job: Job, applied: &mut Applied) {
-        if let Err(error) = self.shared.limits.check(&job.command) {
-            applied.replies.push((job.reply, Err(error)));
+    fn apply(
+        &mut self,
+        replica: &mut Replica,
+        command: Command,
+        physical: bool,
+        reply: oneshot::Sender<Outcome>,
+        applied: &mut Applied,
+    ) {
+        if let Err(error) = self.shared.limits.check(&command) {
+            applied.replies.push((reply, Err(error)));
             return;
         }
-        let (compact, alarm) = match &job.command {
+        let (compact, alarm) = match &command {
             Command::Compact(_) => (true, false),
             Command::SetAlarm { .. } => (false, true),
             _ => (false, false),
         };
         let compacted_before = replica.compacted();
-        let effects = replica.handle(self.shared.now(), Input::Client(job.command));
+        let effects = replica.handle(self.shared.now(), Input::Client(command));
         let Some(outcome) = applied.take(effects) else { return };
         match &outcome {
             Ok(Reply::LeaseGrant { ttl, .. }) => self.shared.observer.lease_granted(*ttl),
@@ -232,12 +282,12 @@ impl Committer {
             applied.tally.add(Tally::range());
             self.shared.hashes.lock().compact(compacted_before, replica.compacted());
             self.shared.observer.compacted(replica.compacted());
-            if job.physical {
-                self.physical.push((job.reply, outcome));
+            if physical {
+                self.physical.push((reply, outcome));
                 return;
             }
         }
-        applied.replies.push((job.reply, outcome));
+        applied.replies.push((reply, outcome));
     }
 
     /// Whether there is something to sweep and the compaction that hid it is durable: otherwise a crash could leave

@@ -252,6 +252,25 @@ impl Hub {
         }
     }
 
+    /// The replica moved to another revision space: every watcher has to look at the history, where it finds that what
+    /// it would go on from is compacted.
+    pub(crate) fn leap(&self) {
+        let state = self.state.lock();
+        for mailbox in state.streams.values() {
+            let mut inner = mailbox.lock();
+            let mut moved = 0;
+            for watcher in inner.watchers.iter_mut().flatten() {
+                if watcher.standing == Standing::Live {
+                    watcher.standing = Standing::Lagging;
+                    moved += 1;
+                }
+            }
+            inner.lagging += moved;
+            drop(inner);
+            mailbox.arrived.notify_one();
+        }
+    }
+
     /// Opens a stream's mailbox.
     pub(crate) fn open(&self) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::default());

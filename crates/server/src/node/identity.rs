@@ -3,6 +3,7 @@
 //! Cluster and member ids are hashes of what all members of a static cluster are configured with, so that each
 //! computes the same without asking. The birth is random: it tells this data dir from a lost one of the same member.
 
+use eddy_crdt::genesis::Founder;
 use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
 
 /// Why there is no identity.
@@ -36,12 +37,31 @@ pub fn draw_birth() -> Result<Birth, IdentityError> {
     getrandom::u64().map(|n| Birth::new(n.max(1))).map_err(IdentityError::Randomness)
 }
 
-/// The identity of a member of a static cluster: `initial_cluster` is `name=url,name=url,...`, with a member's name
+/// The id of a member that is added at run time: the same wherever it is added, and another one for each life at these
+/// URLs (sorted), since the id of a removed member is never used again.
+pub fn member_id(cluster: ClusterId, peer_urls: &[String], life: u32) -> ReplicaId {
+    let mut text = peer_urls.concat() + &cluster.to_string();
+    if life > 0 {
+        text += &format!("#{life}");
+    }
+    ReplicaId::new(hash(text.as_bytes()))
+}
+
+/// A static cluster, as every member computes it from the same list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Founded {
+    /// This member.
+    pub identity: Identity,
+    /// All members, in order of id.
+    pub founders: Vec<Founder>,
+}
+
+/// The members of a static cluster: `initial_cluster` is `name=url,name=url,...`, with a member's name
 /// repeated for each of its URLs.
 ///
 /// # Errors
 /// When the list is malformed or lacks the member.
-pub fn derive(name: &str, initial_cluster: &str, token: &str) -> Result<Identity, IdentityError> {
+pub fn derive(name: &str, initial_cluster: &str, token: &str) -> Result<Founded, IdentityError> {
     let mut pairs = Vec::new();
     for part in initial_cluster.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         pairs.push(part.split_once('=').ok_or_else(|| IdentityError::Malformed(part.to_owned()))?);
@@ -59,26 +79,33 @@ pub fn derive(name: &str, initial_cluster: &str, token: &str) -> Result<Identity
     let mut names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
     names.dedup();
-    let mut members: Vec<u64> = names.iter().map(|name| member_id(&urls_of(name))).collect();
-    members.sort_unstable();
-    let cluster = hash(&members.iter().flat_map(|id| id.to_be_bytes()).collect::<Vec<u8>>());
-    let member = member_id(&own);
-    // Members in the order of their first URL; each counts revisions in its own space.
-    let mut firsts: Vec<&str> = pairs.iter().map(|(name, _)| urls_of(name)[0]).collect();
-    firsts.sort_unstable();
-    firsts.dedup();
-    let ordinal = firsts.iter().position(|first| *first == own[0]).unwrap_or(0);
-    Ok(Identity {
-        cluster: ClusterId::new(cluster),
-        replica: ReplicaId::new(member),
-        birth: draw_birth()?,
-        ordinal: ordinal as u16,
-    })
+    let mut founders: Vec<Founder> = names
+        .iter()
+        .map(|name| {
+            let urls = urls_of(name);
+            Founder {
+                id: ReplicaId::new(member_id(&urls)),
+                name: (*name).to_owned(),
+                peer_urls: urls.into_iter().map(str::to_owned).collect(),
+            }
+        })
+        .collect();
+    founders.sort_unstable_by_key(|founder| founder.id);
+    let cluster = hash(&founders.iter().flat_map(|founder| founder.id.get().to_be_bytes()).collect::<Vec<u8>>());
+    let replica = ReplicaId::new(member_id(&own));
+    // Each counts revisions in its own space.
+    let ordinal = founders.iter().position(|founder| founder.id == replica).unwrap_or(0) as u16;
+    let identity = Identity { cluster: ClusterId::new(cluster), replica, birth: draw_birth()?, ordinal };
+    Ok(Founded { identity, founders })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn derive(name: &str, initial_cluster: &str, token: &str) -> Result<Identity, IdentityError> {
+        super::derive(name, initial_cluster, token).map(|founded| founded.identity)
+    }
 
     #[test]
     fn all_members_of_a_cluster_agree_on_it_and_differ_from_each_other() {
@@ -86,7 +113,7 @@ mod tests {
         let b = derive("b", "b=http://2:2,a=http://1:1,b=http://2:1", "t").unwrap();
         assert_eq!(a.cluster, b.cluster);
         assert_ne!(a.replica, b.replica);
-        assert_eq!((a.ordinal, b.ordinal), (0, 1));
+        assert_eq!((a.ordinal, b.ordinal), if a.replica < b.replica { (0, 1) } else { (1, 0) });
         assert_ne!(derive("a", "a=http://1:1", "t").unwrap().cluster, a.cluster);
         assert_ne!(
             derive("a", "a=http://1:1", "u").unwrap().cluster,
@@ -115,5 +142,14 @@ mod tests {
     fn a_list_without_the_member_is_refused() {
         assert!(matches!(derive("c", "a=http://1:1", "t"), Err(IdentityError::NotAMember(name)) if name == "c"));
         assert!(matches!(derive("a", "nonsense", "t"), Err(IdentityError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_member_at_the_urls_of_a_removed_one_is_another() {
+        let urls = ["http://1:1".to_owned()];
+        let id = |cluster, life| member_id(ClusterId::new(cluster), &urls, life);
+        assert_eq!(id(1, 0), id(1, 0));
+        assert_ne!(id(1, 0), id(1, 1));
+        assert_ne!(id(1, 0), id(2, 0));
     }
 }

@@ -11,15 +11,17 @@
 //! is applied but not durable yet has been acknowledged to nobody. For the same reason reads stay right after a
 //! failed flush, when no write is taken any more.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use eddy_crdt::clock::Now;
 use eddy_crdt::entry::Head;
+use eddy_crdt::genesis::Genesis;
 use eddy_crdt::id::{Identity, LeaseId};
 use eddy_crdt::op::{Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, Refusal, Reply, Txn, TxnReply};
 use eddy_crdt::replica::Replica;
@@ -33,11 +35,12 @@ use self::committer::Committer;
 use self::hashes::Hashes;
 use self::hub::Hub;
 use self::observe::Observer;
+use self::peering::Peering;
 use self::pipe::{Pipe, Work};
 use self::queue::{Job, Queue};
 use self::quota::Limits;
 use self::storage_thread::StorageThread;
-use crate::storage::{Journal, StorageError};
+use crate::storage::{Group, Journal, StorageError};
 
 pub mod autocompact;
 mod committer;
@@ -46,6 +49,7 @@ pub mod hub;
 pub mod identity;
 mod matcher;
 pub mod observe;
+pub mod peering;
 mod pipe;
 mod queue;
 mod quota;
@@ -131,6 +135,8 @@ pub enum StartError {
 pub struct Options {
     /// Who the replica is if its journal is new; later starts take what the journal says.
     pub identity: Identity,
+    /// The cluster that is founded if the journal is new; `None` for a replica that belongs to none.
+    pub genesis: Option<Genesis>,
     /// Where the journal is, for messages.
     pub place: PathBuf,
     /// Bytes of data above which puts and grants are refused; `None` for no limit.
@@ -146,6 +152,7 @@ impl Options {
     pub fn new(identity: Identity, place: PathBuf) -> Self {
         Self {
             identity,
+            genesis: None,
             place,
             quota: Some(QUOTA_DEFAULT),
             progress_interval: PROGRESS_INTERVAL_DEFAULT,
@@ -169,6 +176,16 @@ pub enum NodeState {
         /// What it waits for.
         reason: Arc<str>,
     },
+}
+
+impl NodeState {
+    /// Why writes are not taken, if they are not.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Running => None,
+            Self::WritesStopped { reason } | Self::WritesPaused { reason } => Some(reason),
+        }
+    }
 }
 
 /// What a store is said to take at least, bytes: about its head. `etcdctl endpoint status` divides by the size.
@@ -229,6 +246,7 @@ pub(crate) struct Shared {
     hub: Hub,
     limits: Limits,
     hashes: Mutex<Hashes>,
+    peering: Peering,
     /// The durable revision.
     durable: AtomicI64,
     /// The first journal number that is not durable.
@@ -324,6 +342,35 @@ impl Shared {
     }
 }
 
+/// Reads a journal: its records in a loader, and its head.
+fn read(journal: &mut dyn Journal, place: &Path) -> Result<(Loader, Option<Bytes>), StartError> {
+    let mut loader = Loader::new();
+    let mut failed = None;
+    let loaded = journal.load(&mut |number, record| {
+        loader.record(number, record).map_err(|damage| {
+            let what = damage.to_string();
+            failed = Some(damage);
+            StorageError::Damaged { path: place.to_owned(), what }
+        })
+    });
+    match (loaded, failed) {
+        (_, Some(damage)) => Err(StartError::Damaged { place: place.to_owned(), damage }),
+        (loaded, None) => Ok((loader, loaded?)),
+    }
+}
+
+/// The replica of a journal that is not to be served any more. `identity` is whose it is if it was never written to.
+///
+/// # Errors
+/// When the journal is damaged or unreadable.
+pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity) -> Result<Replica, StartError> {
+    let (loader, head) = read(journal, place)?;
+    let now = Now { wall_ms: 0, mono_ms: 0 };
+    loader
+        .finish(now, head.as_ref(), identity)
+        .map_err(|damage| StartError::Damaged { place: place.to_owned(), damage })
+}
+
 /// Loads the journal and starts the node's two threads.
 ///
 /// # Errors
@@ -331,19 +378,7 @@ impl Shared {
 pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, StartError> {
     let started = Instant::now();
     let damaged = |damage| StartError::Damaged { place: options.place.clone(), damage };
-    let mut loader = Loader::new();
-    let mut failed = None;
-    let loaded = journal.load(&mut |number, record| {
-        loader.record(number, record).map_err(|damage| {
-            let what = damage.to_string();
-            failed = Some(damage);
-            StorageError::Damaged { path: options.place.clone(), what }
-        })
-    });
-    let mut head = match (loaded, failed) {
-        (_, Some(damage)) => return Err(damaged(damage)),
-        (loaded, None) => loaded?,
-    };
+    let (loader, mut head) = read(&mut *journal, &options.place)?;
     let new = head.is_none();
     if let Some(bytes) = &mut head
         && journal.may_have_lost_tail()
@@ -355,10 +390,21 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         *bytes = decoded.encode();
     }
     let now = Now { wall_ms: 0, mono_ms: 0 };
-    let replica = loader.finish(now, head.as_ref(), options.identity).map_err(damaged)?;
-    if new || journal.may_have_lost_tail() {
-        journal.head(replica.head().encode())?;
-    }
+    let replica = match &options.genesis {
+        Some(genesis) if new => {
+            let (replica, effects) = Replica::found(options.identity, genesis);
+            let records = effects.records.into_vec();
+            journal.append(&Group { first: 1, records, head: replica.head().encode() })?;
+            replica
+        }
+        _ => {
+            let replica = loader.finish(now, head.as_ref(), options.identity).map_err(damaged)?;
+            if new || journal.may_have_lost_tail() {
+                journal.head(replica.head().encode())?;
+            }
+            replica
+        }
+    };
 
     let limits = Limits::default();
     limits.note_alarms(&replica);
@@ -368,6 +414,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         hub: Hub::new(replica.revision()),
         limits,
         hashes: Mutex::new(Hashes::default()),
+        peering: Peering::new(&replica),
         durable: AtomicI64::new(replica.revision().get()),
         durable_number: latest::Sender::new(replica.next_number()),
         published_groups: AtomicU64::new(0),
@@ -461,7 +508,10 @@ impl Handle {
             return Err(shared.write_error());
         }
         let (reply, answer) = oneshot::channel();
-        shared.queue.push(Job { command, physical, reply }, bytes).inspect_err(|_| shared.observer.write_refused())?;
+        shared
+            .queue
+            .push(Job::Client { command, physical, reply }, bytes)
+            .inspect_err(|_| shared.observer.write_refused())?;
         // A sender that is dropped unused: the threads are gone.
         let answer = async { answer.await.unwrap_or_else(|_| Err(shared.write_error())) };
         if physical {

@@ -37,6 +37,10 @@ pub trait Observer: Send + Sync + 'static {
     fn defragmented(&self, _took: Duration) {}
     /// A command was refused by a full queue, or because writes have stopped.
     fn write_refused(&self) {}
+    /// Entries of other replicas were applied.
+    fn remote_entries(&self, _count: usize) {}
+    /// Concurrent versions were merged by the rule of that name.
+    fn merged(&self, _rule: &str) {}
     /// A flush failed: no more writes until a restart.
     fn writes_stopped(&self) {}
 }
@@ -106,6 +110,14 @@ impl Observer for Metrics {
 
     fn defragmented(&self, took: Duration) {
         self.backend_defrag.observe(took.as_secs_f64());
+    }
+
+    fn remote_entries(&self, count: usize) {
+        self.peer_entries_applied.inc_by(count as u64);
+    }
+
+    fn merged(&self, rule: &str) {
+        self.merges.with_label_values(&[rule]).inc();
     }
 
     fn write_refused(&self) {

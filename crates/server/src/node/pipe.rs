@@ -10,6 +10,7 @@ use eddy_crdt::revision::Revision;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use super::peering::Durable;
 use super::{NodeError, Outcome};
 use crate::storage::Group;
 
@@ -34,6 +35,10 @@ pub(crate) struct Flush {
     pub(crate) revision: Revision,
     pub(crate) commits: Vec<Commit>,
     pub(crate) replies: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    /// What peers may be told once it is durable; `None` when nothing of it changed.
+    pub(crate) state: Option<Durable>,
+    /// Watches are to be cancelled as compacted.
+    pub(crate) leapt: bool,
     /// Bytes of the records.
     pub(crate) bytes: usize,
     /// Wake the committer when it is published.
@@ -65,6 +70,8 @@ impl Flush {
         self.revision = later.revision;
         self.commits.extend(later.commits);
         self.replies.extend(later.replies);
+        self.state = later.state.or(self.state.take());
+        self.leapt |= later.leapt;
         self.bytes += later.bytes;
         self.poke |= later.poke;
     }
@@ -208,7 +215,19 @@ mod tests {
         });
         let revision = Revision::new(number as i64);
         let (commits, replies, since) = (vec![], vec![], Instant::now());
-        Flush { group, number, next_number: 0, revision, commits, replies, bytes: 0, poke: false, since }
+        Flush {
+            group,
+            number,
+            next_number: 0,
+            revision,
+            commits,
+            replies,
+            state: None,
+            leapt: false,
+            bytes: 0,
+            poke: false,
+            since,
+        }
     }
 
     fn received(pipe: &Pipe) -> Flush {

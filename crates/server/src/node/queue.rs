@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use eddy_crdt::op::Command;
+use eddy_crdt::replica::Input;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -32,11 +33,34 @@ const LAG_FRESH: Duration = Duration::from_millis(50);
 
 /// Something for the committer to do.
 #[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) command: Command,
-    /// Answer only when what a compaction hid is gone from the disk.
-    pub(crate) physical: bool,
-    pub(crate) reply: oneshot::Sender<Outcome>,
+pub(crate) enum Job {
+    /// What a client asks for, or the process itself.
+    Client {
+        command: Command,
+        /// Answer only when what a compaction hid is gone from the disk.
+        physical: bool,
+        /// Answered once it is durable.
+        reply: oneshot::Sender<Outcome>,
+    },
+    /// What a peer's session hands on.
+    Peer {
+        input: Input,
+        /// Told when it is applied, which is before it is durable, and whether something of it was refused.
+        applied: oneshot::Sender<Result<bool, NodeError>>,
+    },
+}
+
+impl Job {
+    /// Answers without doing it.
+    pub(crate) fn refuse(self, error: NodeError) {
+        let asker_went = match self {
+            Job::Client { reply, .. } => reply.send(Err(error)).is_err(),
+            Job::Peer { applied, .. } => applied.send(Err(error)).is_err(),
+        };
+        if asker_went {
+            tracing::trace!("a client went before its answer");
+        }
+    }
 }
 
 /// How long to wait for jobs.
@@ -180,7 +204,7 @@ mod tests {
     use super::*;
 
     fn job() -> Job {
-        Job { command: Command::LeaseRenew(LeaseId::new(1)), physical: false, reply: oneshot::channel().0 }
+        Job::Client { command: Command::LeaseRenew(LeaseId::new(1)), physical: false, reply: oneshot::channel().0 }
     }
 
     #[test]

@@ -177,6 +177,12 @@ impl StorageThread {
         shared.published_groups.store(flush.number, Ordering::Release);
         answer_all(shared, flush.replies);
         shared.hub.publish(flush.commits, flush.revision);
+        if flush.leapt {
+            shared.hub.leap();
+        }
+        if let Some(state) = flush.state {
+            shared.peering.publish(state);
+        }
         shared.durable_number.send_if_modified(|durable| {
             let grew = *durable < flush.next_number;
             *durable = flush.next_number;

@@ -39,6 +39,7 @@ mod mark;
 mod page;
 mod scan;
 mod sled;
+pub mod stage;
 
 pub use self::sled::{Options, SledJournal};
 

@@ -47,7 +47,7 @@ impl ReloadingCert {
         })
     }
 
-    fn current(&self) -> Arc<CertifiedKey> {
+    pub(super) fn current(&self) -> Arc<CertifiedKey> {
         let seen = [stamp(&self.cert_file), stamp(&self.key_file)];
         let mut current = self.current.lock();
         if seen != current.stamp {

@@ -2,6 +2,7 @@
 //! are read again when their files change ([`server_config`]), client certificates ([`client_auth`]).
 
 mod certs;
+mod client;
 mod client_auth;
 mod self_signed;
 
@@ -17,6 +18,7 @@ use crate::config::url::Url;
 use crate::config::{Config, TlsFiles};
 
 pub use certs::ReloadingCert;
+pub use client::peer_client_config;
 
 /// Why TLS can't be served as asked; the texts are etcd's where etcd has one.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ use eddy_server::config::Config;
 use eddy_server::grpc::Grpc;
 use eddy_server::http::health::{Answer, Health};
 use eddy_server::http::{Endpoints, Surface};
-use eddy_server::listen::{ConnLimits, Services, Sockets};
+use eddy_server::listen::{ClientServices, ConnLimits, Services, Sockets};
 use eddy_server::metrics::Metrics;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -90,7 +90,8 @@ impl Server {
         let metrics_only = sockets.http_addresses(Surface::Metrics);
         let metrics = Arc::new(Metrics::for_config(config).unwrap());
         let (stop, tracker, node) = (CancellationToken::new(), TaskTracker::new(), Arc::new(Node::default()));
-        let services = Arc::new(Services {
+        let services = Arc::new(Services::default());
+        services.open(ClientServices {
             grpc: Grpc::new(options.routes, metrics.clone(), stop.clone()),
             http: Endpoints::new(config, node.clone(), metrics.clone()),
         });

@@ -79,7 +79,15 @@ impl Server {
     }
 
     fn spawn(binary: &Path, data_dir: &Path, flags: &[&str]) -> Result<Server> {
-        let [port, peer_port] = free_ports()?;
+        Server::spawn_on(binary, data_dir, free_ports()?, flags)
+    }
+
+    /// Starts `binary` on these ports for clients and peers, and does not wait.
+    ///
+    /// # Errors
+    /// The binary cannot be run.
+    pub fn spawn_on(binary: &Path, data_dir: &Path, ports: [u16; 2], flags: &[&str]) -> Result<Server> {
+        let [port, peer_port] = ports;
         let how = How {
             binary: binary.to_owned(),
             data_dir: data_dir.to_owned(),
@@ -100,7 +108,25 @@ impl Server {
         self.ready().await
     }
 
-    async fn ready(&mut self) -> Result<()> {
+    /// Starts the killed server again and does not wait.
+    ///
+    /// # Errors
+    /// The binary cannot be run.
+    pub fn respawn(&mut self) -> Result<()> {
+        self.child = self.how.run()?;
+        Ok(())
+    }
+
+    /// The data dir.
+    pub fn data_dir(&self) -> &Path {
+        &self.how.data_dir
+    }
+
+    /// Waits until it answers a read.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -206,6 +232,11 @@ impl Server {
         Ok(answer)
     }
 
+    /// All that the server printed.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.how.log).unwrap_or_default()).into_owned()
+    }
+
     /// The end of what the server printed.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read(&self.how.log).unwrap_or_default();
@@ -249,7 +280,7 @@ impl How {
 }
 
 /// Two ports that were free a moment ago.
-fn free_ports() -> Result<[u16; 2]> {
+pub fn free_ports() -> Result<[u16; 2]> {
     let (a, b) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
     Ok([a.local_addr()?.port(), b.local_addr()?.port()])
 }

@@ -121,6 +121,7 @@ fn streams(config: &mut Config, value: &str) -> Result<(), ValueError> {
 
 const MEMBER: &str = "Member";
 const CLUSTERING: &str = "Clustering";
+const REPLICATION: &str = "Replication (eddy's own)";
 const SECURITY: &str = "Security";
 const AUTH: &str = "Auth";
 const MONITORING: &str = "Profiling and monitoring";
@@ -234,6 +235,20 @@ pub static FLAGS: &[Flag] = &[
     text(CLUSTERING, "auto-compaction-mode", "periodic", "'periodic' or 'revision'.", |c, v| {
         to_text(&mut c.auto_compaction_mode, v)
     }),
+    duration(
+        REPLICATION,
+        "sync-interval",
+        "5ms",
+        "The longest that an entry waits to be batched with others before it is sent to peers.",
+        |c, v| to_duration(&mut c.sync_interval, v),
+    ),
+    duration(
+        REPLICATION,
+        "join-timeout",
+        "30s",
+        "How long a new member of several waits for one of the others before it serves alone.",
+        |c, v| to_duration(&mut c.join_timeout, v),
+    ),
     text(SECURITY, "cert-file", "", "Certificate shown to clients.", |c, v| to_path(&mut c.client_tls.cert_file, v))
         .flag_only(),
     text(SECURITY, "key-file", "", "Key of --cert-file.", |c, v| to_path(&mut c.client_tls.key_file, v)).flag_only(),

@@ -1,0 +1,86 @@
+//! The admin API: the same over gRPC (`eddy.admin.v1`) and as JSON over HTTP (`/eddy/v1/...`).
+
+pub mod json;
+
+use std::sync::Arc;
+
+use eddy_crdt::op::{Command, Reply};
+use eddy_proto::admin as pb;
+use eddy_proto::admin::admin_server::Admin as AdminApi;
+use tonic::{Request, Response, Status};
+
+use crate::api::status;
+use crate::http::Reports;
+use crate::node::Handle;
+use crate::peer::Peers;
+
+/// The service, and what the HTTP endpoints tell.
+#[derive(Clone)]
+pub struct Admin {
+    node: Handle,
+    peers: Arc<Peers>,
+}
+
+impl Admin {
+    /// Tells about this node and its peers.
+    pub fn new(node: Handle, peers: Arc<Peers>) -> Self {
+        Self { node, peers }
+    }
+}
+
+#[tonic::async_trait]
+impl AdminApi for Admin {
+    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        Ok(Response::new(self.peers.status()))
+    }
+
+    async fn merges(&self, request: Request<pb::MergesRequest>) -> Result<Response<pb::MergesResponse>, Status> {
+        let limit = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
+        Ok(Response::new(self.peers.merges(limit)))
+    }
+
+    async fn leap(&self, _: Request<pb::LeapRequest>) -> Result<Response<pb::LeapResponse>, Status> {
+        match self.node.submit(Command::Leap).await.map_err(status::node)? {
+            Reply::Leap { revision } => {
+                tracing::warn!(revision = revision.get(), "leapt: watches are cancelled, and clients list again");
+                Ok(Response::new(pb::LeapResponse { revision: revision.get() }))
+            }
+            reply => Err(status::wrong_reply(&reply)),
+        }
+    }
+}
+
+impl Reports for Admin {
+    fn status(&self) -> serde_json::Value {
+        json::status(&self.peers.status())
+    }
+
+    fn merges(&self) -> serde_json::Value {
+        json::merges(&self.peers.merges(0))
+    }
+
+    fn members(&self) -> serde_json::Value {
+        let members = self.node.members();
+        let present = members.iter().filter(|member| !member.removed);
+        // etcd's field names; it writes ids as numbers here.
+        present
+            .map(|member| {
+                let mut value = serde_json::json!({ "id": member.id.get(), "peerURLs": member.peer_urls });
+                if member.learner {
+                    value["isLearner"] = true.into();
+                }
+                if !member.name.is_empty() {
+                    value["name"] = member.name.clone().into();
+                }
+                if !member.client_urls.is_empty() {
+                    value["clientURLs"] = member.client_urls.clone().into();
+                }
+                value
+            })
+            .collect()
+    }
+
+    fn cluster_id(&self) -> String {
+        self.node.identity().cluster.to_string()
+    }
+}

@@ -1,0 +1,25 @@
+//! `eddy leap`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use eddy_proto::admin::LeapRequest;
+
+use super::Access;
+
+#[derive(clap::Args, Debug)]
+pub(super) struct LeapArgs {
+    #[command(flatten)]
+    access: Access,
+}
+
+/// Has each endpoint leap, in turn.
+pub(super) async fn run(args: &LeapArgs) -> anyhow::Result<ExitCode> {
+    let dialer = args.access.dialer()?;
+    for url in args.access.urls()? {
+        let mut admin = super::admin(&dialer, &url).await?;
+        let answer = admin.leap(LeapRequest {}).await.map_err(|status| anyhow::anyhow!("{}", status.message()));
+        println!("{url}: revision {}", answer.with_context(|| url.to_string())?.into_inner().revision);
+    }
+    Ok(ExitCode::SUCCESS)
+}

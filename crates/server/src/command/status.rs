@@ -1,0 +1,173 @@
+//! `eddy status`: a table for people, JSON for scripts.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use eddy_proto::admin::{Equality, PeerStatus, StatusRequest, StatusResponse};
+
+use super::Access;
+use crate::admin::json;
+
+/// How long a replica may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(clap::Args, Debug)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    access: Access,
+    /// Print JSON: a list with one object for each endpoint.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks each endpoint. Fails when one does not answer.
+pub(super) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let dialer = args.access.dialer()?;
+    let mut all_answered = true;
+    let mut answers = Vec::new();
+    for url in args.access.urls()? {
+        let ask = async {
+            let mut admin = super::admin(&dialer, &url).await?;
+            let answer = admin.status(StatusRequest {}).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| anyhow::anyhow!("{}", status.message()))
+        };
+        let answer = match tokio::time::timeout(TIMEOUT, ask).await {
+            Ok(answer) => answer.map_err(|error| format!("{error:#}")),
+            Err(_) => Err("no answer in time".to_owned()),
+        };
+        all_answered &= answer.is_ok();
+        answers.push((url.to_string(), answer));
+    }
+    if args.json {
+        let list: Vec<_> = answers
+            .iter()
+            .map(|(url, answer)| match answer {
+                Ok(status) => serde_json::json!({ "endpoint": url, "status": json::status(status) }),
+                Err(error) => serde_json::json!({ "endpoint": url, "error": error }),
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&list)?);
+    } else {
+        for (url, answer) in &answers {
+            match answer {
+                Ok(status) => print!("{}", table(url, status)),
+                Err(error) => println!("{url}: {error}"),
+            }
+        }
+    }
+    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn table(url: &str, status: &StatusResponse) -> String {
+    let mut text = String::new();
+    let _infallible = writeln!(
+        text,
+        "{url}  {} {:x}  cluster {:x}  revision {}  unsettled keys {}",
+        status.name, status.member_id, status.cluster_id, status.revision, status.windows
+    );
+    if !status.writes_refused.is_empty() {
+        let _infallible = writeln!(text, "  writes refused: {}", status.writes_refused);
+    }
+    for alarm in &status.alarms {
+        let _infallible = writeln!(text, "  {alarm}");
+    }
+    let head = ["PEER", "NAME", "CONNECTED", "BEHIND", "BYTES", "LAST CONTACT", "ROUND TRIP", "STATE", "NOTE"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(status.peers.iter().map(row));
+    let mut widths = [0; 9];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let _infallible = writeln!(text, "  {}", cells.join("  ").trim_end());
+    }
+    text
+}
+
+fn row(peer: &PeerStatus) -> [String; 9] {
+    let mut notes = Vec::new();
+    if peer.holds_back {
+        notes.push("holds settling back".to_owned());
+    }
+    if !peer.error.is_empty() {
+        notes.push(peer.error.clone());
+    }
+    if !peer.first_difference.is_empty() {
+        notes.push(format!("differs from {:?} on", String::from_utf8_lossy(&peer.first_difference)));
+    }
+    [
+        format!("{:x}", peer.member_id),
+        peer.name.clone(),
+        if peer.connected { "yes" } else { "no" }.to_owned(),
+        peer.entries_behind.to_string(),
+        peer.bytes_behind.to_string(),
+        peer.last_contact_ms.map_or_else(|| "never".to_owned(), ago),
+        peer.round_trip_us.map_or_else(|| "-".to_owned(), |us| format!("{:.1} ms", us as f64 / 1000.0)),
+        match peer.equality() {
+            Equality::Unknown => "unknown",
+            Equality::Equal => "equal",
+            Equality::Different => "DIFFERENT",
+        }
+        .to_owned(),
+        notes.join("; "),
+    ]
+}
+
+fn ago(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms ago"),
+        1_000..120_000 => format!("{} s ago", ms / 1_000),
+        120_000..7_200_000 => format!("{} min ago", ms / 60_000),
+        _ => format!("{} h ago", ms / 3_600_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_is_wrong_with_a_peer() {
+        let peers = vec![
+            PeerStatus {
+                member_id: 0xab,
+                name: "west".to_owned(),
+                connected: true,
+                last_contact_ms: Some(12),
+                round_trip_us: Some(1_540),
+                equality: Equality::Equal.into(),
+                ..PeerStatus::default()
+            },
+            PeerStatus {
+                member_id: 0xcd,
+                entries_behind: 17,
+                bytes_behind: 4_096,
+                last_contact_ms: Some(300_000),
+                holds_back: true,
+                error: "timed out".to_owned(),
+                ..PeerStatus::default()
+            },
+        ];
+        let status = StatusResponse {
+            cluster_id: 0x1,
+            member_id: 0x2,
+            name: "east".to_owned(),
+            revision: 7,
+            alarms: vec!["memberID:2 alarm:NOSPACE".to_owned()],
+            peers,
+            ..StatusResponse::default()
+        };
+        expect_test::expect![[r#"
+            http://h:1  east 2  cluster 1  revision 7  unsettled keys 0
+              memberID:2 alarm:NOSPACE
+              PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE
+              ab    west  yes        0       0      12 ms ago     1.5 ms      equal
+              cd          no         17      4096   5 min ago     -           unknown  holds settling back; timed out
+        "#]]
+        .assert_eq(&table("http://h:1", &status));
+    }
+}

@@ -1,0 +1,212 @@
+//! What is known of each peer: for the admin API and metrics, and so that each trouble is logged once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use eddy_crdt::id::ReplicaId;
+use eddy_crdt::sync::report::PeerReport;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::session::Shared;
+use crate::metrics::Metrics;
+
+/// So many different reasons are remembered of one peer; more are not logged until it was connected again.
+const REASONS_MAX: usize = 16;
+
+/// A session that runs, to be told from the one that may take its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    peer: ReplicaId,
+    /// The peer's id as metrics label it.
+    label: Arc<str>,
+    number: u64,
+    session: Shared,
+    /// Ends the session.
+    stop: CancellationToken,
+}
+
+/// What is known of one peer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// The session that runs.
+    seat: Option<Seat>,
+    /// What the last session that ended said of the peer.
+    pub(crate) last_report: Option<PeerReport>,
+    /// When something last came from it.
+    pub(crate) last_contact: Option<Instant>,
+    /// The first key in which its state differs from ours.
+    pub(crate) difference: Option<Bytes>,
+    /// Why there is no connection.
+    pub(crate) error: Option<String>,
+    /// Reasons that were logged since it was last connected.
+    logged: BTreeSet<String>,
+}
+
+impl Known {
+    /// Whether a session runs.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.seat.is_some()
+    }
+
+    /// The session that runs.
+    pub(crate) fn session(&self) -> Option<&Shared> {
+        self.seat.as_ref().map(|seat| &seat.session)
+    }
+}
+
+/// See the module.
+pub(crate) struct Board {
+    own: String,
+    state: Mutex<State>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    peers: BTreeMap<ReplicaId, Known>,
+    seats: u64,
+}
+
+impl Board {
+    pub(crate) fn new(own: ReplicaId, metrics: Arc<Metrics>) -> Self {
+        Self { own: own.to_string(), state: Mutex::default(), metrics }
+    }
+
+    /// Gives the peer's seat to a new session, and ends the one that had it: that one's connection is older, and most
+    /// likely dead although nobody has noticed.
+    pub(crate) fn sit_down(&self, peer: ReplicaId, session: &Shared, stop: CancellationToken) -> Seat {
+        let mut state = self.state.lock();
+        state.seats += 1;
+        let label: Arc<str> = peer.to_string().into();
+        let seat = Seat { peer, label, number: state.seats, session: Arc::clone(session), stop };
+        let known = state.peers.entry(peer).or_default();
+        if let Some(before) = known.seat.replace(seat.clone()) {
+            before.stop.cancel();
+        }
+        known.error = None;
+        known.logged.clear();
+        known.last_contact = Some(Instant::now());
+        self.metrics.peer_connected.with_label_values(&[&*seat.label]).set(1);
+        self.metrics.active_peers.with_label_values(&[self.own.as_str(), &*seat.label]).set(1);
+        seat
+    }
+
+    /// Gives the seat back. False when another session has it already.
+    pub(crate) fn stand_up(&self, seat: &Seat, report: PeerReport) -> bool {
+        let mut state = self.state.lock();
+        let Some(known) = state.peers.get_mut(&seat.peer) else { return false };
+        if known.seat.as_ref().is_none_or(|taken| taken.number != seat.number) {
+            return false;
+        }
+        known.seat = None;
+        known.last_report = Some(report);
+        self.metrics.peer_connected.with_label_values(&[&*seat.label]).set(0);
+        self.metrics.active_peers.with_label_values(&[self.own.as_str(), &*seat.label]).set(0);
+        self.metrics.disconnected_peers.with_label_values(&[self.own.as_str(), &*seat.label]).inc();
+        true
+    }
+
+    /// So many bytes came from the peer.
+    pub(crate) fn heard(&self, seat: &Seat, bytes: usize) {
+        if let Some(known) = self.state.lock().peers.get_mut(&seat.peer) {
+            known.last_contact = Some(Instant::now());
+        }
+        self.metrics.peer_received_bytes.with_label_values(&[&*seat.label]).inc_by(bytes as u64);
+        self.metrics.peer_messages.with_label_values(&[&*seat.label, "received"]).inc();
+    }
+
+    /// So many bytes go to the peer.
+    pub(crate) fn sent(&self, seat: &Seat, bytes: usize) {
+        self.metrics.peer_sent_bytes.with_label_values(&[&*seat.label]).inc_by(bytes as u64);
+        self.metrics.peer_messages.with_label_values(&[&*seat.label, "sent"]).inc();
+    }
+
+    /// The first key in which the peer's state differs from ours.
+    pub(crate) fn differs(&self, peer: ReplicaId, key: Bytes) {
+        self.state.lock().peers.entry(peer).or_default().difference = Some(key);
+    }
+
+    /// Notes why there is no connection. True when this is news, to be logged.
+    pub(crate) fn trouble(&self, peer: ReplicaId, reason: &str) -> bool {
+        self.metrics.peer_sent_failures.with_label_values(&[&peer.to_string()]).inc();
+        let mut state = self.state.lock();
+        let known = state.peers.entry(peer).or_default();
+        known.error = Some(reason.to_owned());
+        known.logged.len() < REASONS_MAX && known.logged.insert(reason.to_owned())
+    }
+
+    /// Forgets a peer that is no member any more, and ends its session.
+    pub(crate) fn forget(&self, peer: ReplicaId) {
+        if let Some(seat) = self.state.lock().peers.remove(&peer).and_then(|known| known.seat) {
+            seat.stop.cancel();
+        }
+        let _never_set = self.metrics.peer_connected.remove_label_values(&[&peer.to_string()]);
+    }
+
+    /// Whether a session with the peer runs.
+    #[cfg(test)]
+    fn is_connected(&self, peer: ReplicaId) -> bool {
+        self.state.lock().peers.get(&peer).is_some_and(Known::is_connected)
+    }
+
+    /// All that is known now.
+    pub(crate) fn snapshot(&self) -> BTreeMap<ReplicaId, Known> {
+        self.state.lock().peers.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eddy_crdt::id::{Birth, ClusterId, Identity};
+    use eddy_crdt::replica::Replica;
+    use eddy_crdt::sync::exchange::{Exchange, Tuning};
+    use eddy_crdt::sync::session::Session;
+    use eddy_crdt::vector::VersionVector;
+
+    use super::*;
+
+    fn board() -> Board {
+        Board::new(ReplicaId::new(1), Arc::new(Metrics::new(false).unwrap()))
+    }
+
+    fn replica() -> Replica {
+        let (cluster, replica, birth) = (ClusterId::new(1), ReplicaId::new(1), Birth::new(1));
+        Replica::new(Identity { cluster, replica, birth, ordinal: 0 })
+    }
+
+    fn session() -> Shared {
+        let exchange = Exchange::new(Tuning::default());
+        Arc::new(Mutex::new(Session::start(&exchange, &replica(), &VersionVector::default(), None).0))
+    }
+
+    fn report(seat: &Seat) -> PeerReport {
+        seat.session.lock().report(&replica(), &VersionVector::default())
+    }
+
+    #[test]
+    fn a_new_session_ends_the_one_before_and_keeps_its_seat() {
+        let (board, peer) = (board(), ReplicaId::new(7));
+        let old = board.sit_down(peer, &session(), CancellationToken::new());
+        let new = board.sit_down(peer, &session(), CancellationToken::new());
+        assert!(old.stop.is_cancelled() && !new.stop.is_cancelled());
+        assert!(!board.stand_up(&old, report(&old)));
+        assert!(board.is_connected(peer));
+        assert!(board.stand_up(&new, report(&new)));
+        assert!(!board.is_connected(peer));
+    }
+
+    #[test]
+    fn a_reason_is_news_once_until_the_peer_was_connected_again() {
+        let (board, peer) = (board(), ReplicaId::new(7));
+        assert!(board.trouble(peer, "refused"));
+        assert!(!board.trouble(peer, "refused"));
+        assert!(board.trouble(peer, "timed out"));
+        assert!(!board.trouble(peer, "refused"));
+        let seat = board.sit_down(peer, &session(), CancellationToken::new());
+        assert!(board.stand_up(&seat, report(&seat)));
+        assert!(board.trouble(peer, "refused"));
+    }
+}

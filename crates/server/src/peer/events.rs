@@ -1,0 +1,170 @@
+//! What an operator should hear of: from sessions, and from the replica itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use eddy_crdt::id::ReplicaId;
+use eddy_crdt::notice::Notice;
+use eddy_crdt::op::{Alarm, AlarmKind, Command};
+use eddy_crdt::sync::session::SessionEvent;
+
+use super::{Outcome, Peers};
+
+/// So many different troubles are remembered; more are not logged.
+const TROUBLES_MAX: usize = 1024;
+
+/// What was logged already, so that a peer cannot flood the log.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles(BTreeSet<String>);
+
+impl Troubles {
+    /// Whether this was not said before.
+    pub(crate) fn is_news(&mut self, text: String) -> bool {
+        self.0.len() < TROUBLES_MAX && self.0.insert(text)
+    }
+
+    /// It is over: the next time it is news.
+    fn is_over(&mut self, text: &str) {
+        self.0.remove(text);
+    }
+}
+
+impl Peers {
+    /// What a session tells.
+    pub(super) fn event(self: &Arc<Self>, event: SessionEvent) {
+        match event {
+            SessionEvent::Met { member, birth, empty, .. } => {
+                tracing::info!(peer = %member, birth = %birth, empty, "connected to the peer");
+            }
+            SessionEvent::LostTail { member, agreed, theirs } => {
+                tracing::warn!(
+                    peer = %member,
+                    "agreed-on" = agreed.seq,
+                    "peer-has" = theirs,
+                    "peers know entries of this replica that it has lost: it takes a new birth"
+                );
+                self.ends(Outcome::StartAnew(format!("{member} knows entries of this replica that it has lost")));
+            }
+            SessionEvent::PeerLostTail(member) => {
+                tracing::warn!(peer = %member, "the peer lost entries that it had told; it will come back under a new birth");
+            }
+            SessionEvent::SnapshotNeeded { member } => {
+                self.ends(Outcome::StartAnew(format!(
+                    "{member} and all others have forgotten entries that are not here"
+                )));
+            }
+            SessionEvent::PeerNeedsSnapshot(member) => {
+                tracing::warn!(peer = %member, "the peer is so far behind that it needs a snapshot");
+            }
+            // Chunks are asked for by one that starts, and it does not come here; wishes for them are the session's.
+            SessionEvent::SnapshotChunk(_) | SessionEvent::SnapshotWanted { .. } => {}
+            SessionEvent::HashDiffers(member) => self.corrupt(member, None),
+            SessionEvent::KeyDiffers { member, place: (keyspace, key) } => {
+                tracing::error!(
+                    peer = %member,
+                    keyspace = ?keyspace,
+                    key = %String::from_utf8_lossy(&key),
+                    "the first key that differs from the peer's"
+                );
+                self.corrupt(member, Some(key));
+            }
+            SessionEvent::ClockOff { member, ahead_ms } => {
+                if self.troubles.lock().is_news(format!("clock {member}")) {
+                    tracing::warn!(peer = %member, "ahead-ms" = ahead_ms, "the peer's clock is off");
+                }
+            }
+            SessionEvent::ClockRight(member) => {
+                self.troubles.lock().is_over(&format!("clock {member}"));
+                tracing::info!(peer = %member, "the peer's clock is right again");
+            }
+        }
+    }
+
+    /// Equal entries, different states.
+    fn corrupt(self: &Arc<Self>, member: ReplicaId, key: Option<bytes::Bytes>) {
+        self.metrics.peer_states_differ.with_label_values(&[&member.to_string()]).set(1);
+        if let Some(key) = key {
+            self.board.differs(member, key);
+        }
+        if !self.troubles.lock().is_news(format!("corrupt {member}")) {
+            return;
+        }
+        tracing::error!(peer = %member, "the peer has the same entries and another state: raising the CORRUPT alarm");
+        let node = self.node.clone();
+        self.tasks.spawn(async move {
+            let alarm = Alarm { member, kind: AlarmKind::Corrupt };
+            if let Err(error) = node.submit(Command::SetAlarm { alarm, raised: true }).await {
+                tracing::error!(%error, "could not raise the CORRUPT alarm");
+            }
+        });
+    }
+
+    /// Hears what the replica has to say, until the process stops.
+    pub(super) async fn heed(self: Arc<Self>) {
+        let Some(mut notices) = self.node.notices() else { return };
+        loop {
+            let notice = tokio::select! {
+                notice = notices.recv() => notice,
+                () = self.stop.cancelled() => return,
+            };
+            match notice {
+                Some(notice) => self.notice(notice),
+                None => return,
+            }
+        }
+    }
+
+    fn notice(&self, notice: Notice) {
+        match notice {
+            Notice::Merged(report) => {
+                self.metrics.merges.with_label_values(&[report::rule_name(&report.rule)]).inc();
+                tracing::debug!(key = %String::from_utf8_lossy(&report.key), rule = ?report.rule, "merged concurrent versions");
+            }
+            Notice::Rebased(report) => tracing::warn!(
+                key = %String::from_utf8_lossy(&report.key),
+                rule = ?report.rule,
+                "given-up" = ?report.given_up,
+                "a write from before the loss gave something up"
+            ),
+            Notice::Removed => self.ends(Outcome::Removed),
+            Notice::OrdinalChanged { ordinal } => tracing::warn!(
+                ordinal,
+                "another member has the revisions of this replica: it moved to others, and its clients list again"
+            ),
+            Notice::ClockAhead { origin, ahead_ms } => {
+                if self.troubles.lock().is_news(format!("ahead {}", origin.replica)) {
+                    tracing::warn!(peer = %origin.replica, "ahead-ms" = ahead_ms, "a member's clock is ahead");
+                }
+            }
+            Notice::BelowFloor { dot, from } => {
+                self.refused("it does not depend on what all members have", dot, from, true)
+            }
+            Notice::Forked { dot, from } => self.refused("another one of that name is here", dot, from, true),
+            Notice::Malformed { dot, from } => self.refused("it cannot be one", dot, from, true),
+            Notice::TooEarly { dot, from } => self.refused("it came before something it depends on", dot, from, false),
+            Notice::OwnTailLost { dot, from } => {
+                self.refused("it is this replica's own, and not here", dot, from, false);
+                self.ends(Outcome::StartAnew(format!("{from} has an entry of this replica that it has lost")));
+            }
+            Notice::NotAMember { member, from } => {
+                if self.troubles.lock().is_news(format!("no member {member} {from}")) {
+                    tracing::warn!(peer = %from, member = %member, "refused entries of one that is no member");
+                }
+            }
+        }
+    }
+
+    fn refused(&self, why: &'static str, dot: eddy_crdt::id::Dot, from: ReplicaId, alarming: bool) {
+        self.metrics.peer_received_failures.with_label_values(&[&from.to_string()]).inc();
+        if !self.troubles.lock().is_news(format!("{why} {from}")) {
+            return;
+        }
+        if alarming {
+            tracing::error!(peer = %from, entry = ?dot, why, "refused an entry");
+        } else {
+            tracing::info!(peer = %from, entry = ?dot, why, "refused an entry for now");
+        }
+    }
+}
+
+use super::report;

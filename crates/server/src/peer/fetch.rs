@@ -1,0 +1,159 @@
+//! What a member has, fetched as a snapshot by one that begins.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use eddy_crdt::clock::Now;
+use eddy_crdt::id::Identity;
+use eddy_crdt::replica::Replica;
+use eddy_crdt::snapshot::{InstallError, Installed, Installer, Place, SnapshotChunk};
+use eddy_crdt::sync::error::SyncError;
+use eddy_crdt::sync::exchange::{Exchange, Tuning};
+use eddy_crdt::sync::message::{Message, Reason};
+use eddy_crdt::sync::session::{Session, SessionEvent};
+use eddy_crdt::vector::VersionVector;
+use eddy_proto::peer::Frame;
+use futures::StreamExt;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::dial::{DialError, Dialer};
+use super::join::Source;
+
+/// How long the giver may take for one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often all is fetched again because the giver's state moved on meanwhile.
+const ATTEMPTS: usize = 10;
+
+/// Messages that wait for the network: one wish at a time, and answers to pings.
+const WAITING: usize = 16;
+
+/// Why there is no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    /// The giver is not reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The stream ended.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// The giver, or what it says, is not right.
+    #[error(transparent)]
+    Protocol(#[from] SyncError),
+    /// What it gave makes no replica.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+}
+
+impl FetchError {
+    /// Whether the giver says that this member was removed from the cluster.
+    pub(crate) fn is_removal(&self) -> bool {
+        matches!(self, Self::Protocol(SyncError::Refused { reason: Reason::RemovedMember, .. }))
+    }
+}
+
+/// A stream on which chunks are asked for. The replica behind it is empty, and stays so.
+struct Giver {
+    session: Session,
+    replica: Replica,
+    inbound: Streaming<Frame>,
+    outbound: mpsc::Sender<Bytes>,
+    started: Instant,
+}
+
+/// Fetches a snapshot and makes a replica of it. `identity` has a birth that was never used; `old` is what this member
+/// had before: what it wrote and the giver lacks is written again.
+///
+/// # Errors
+/// When the giver cannot be reached or gives nothing usable; another may.
+pub(crate) async fn fetch(
+    dialer: &Dialer,
+    source: &Source,
+    identity: Identity,
+    old: Option<&Replica>,
+) -> Result<Installed, FetchError> {
+    let mut attempt = 1;
+    loop {
+        let mut giver = Giver::open(dialer, source, identity).await?;
+        let installed = match giver.all().await {
+            Ok(installer) => installer.finish(giver.now(), identity, old).map_err(FetchError::Install),
+            Err(error) => Err(error),
+        };
+        match installed {
+            Err(FetchError::Install(InstallError::Moved)) if attempt < ATTEMPTS => attempt += 1,
+            installed => return installed,
+        }
+    }
+}
+
+impl Giver {
+    async fn open(dialer: &Dialer, source: &Source, identity: Identity) -> Result<Giver, FetchError> {
+        let mut client = dialer.dial(&source.peer_urls).await?;
+        let (outbound, receiver) = mpsc::channel(WAITING);
+        let frames = ReceiverStream::new(receiver).map(|message| Frame { message });
+        let answer = timeout(ANSWER_TIMEOUT, client.sync(frames)).await;
+        let answer = answer.map_err(|_| FetchError::Lost("timed out".to_owned()))?;
+        let inbound = answer.map_err(|status| FetchError::Lost(status.message().to_owned()))?.into_inner();
+        let (exchange, replica) = (Exchange::new(Tuning::default()), Replica::new(identity));
+        let (session, hello) = Session::start(&exchange, &replica, &VersionVector::default(), Some(source.member));
+        let mut giver = Giver { session, replica, inbound, outbound, started: Instant::now() };
+        giver.send(&hello).await?;
+        Ok(giver)
+    }
+
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Now { wall_ms: wall.as_millis() as u64, mono_ms: self.started.elapsed().as_millis() as u64 }
+    }
+
+    async fn send(&mut self, message: &Message) -> Result<(), FetchError> {
+        let sent = timeout(ANSWER_TIMEOUT, self.outbound.send(message.encode())).await;
+        sent.ok().and_then(Result::ok).ok_or_else(|| FetchError::Lost("nothing can be sent".to_owned()))
+    }
+
+    async fn all(&mut self) -> Result<Installer, FetchError> {
+        let (mut installer, mut after) = (Installer::new(), None);
+        loop {
+            let chunk = self.chunk(after).await?;
+            after = installer.chunk(chunk)?;
+            if after.is_none() {
+                return Ok(installer);
+            }
+        }
+    }
+
+    async fn chunk(&mut self, after: Option<Place>) -> Result<SnapshotChunk, FetchError> {
+        // The giver answers only whom it knows; so it must have said who it is.
+        while self.session.peer().is_none() {
+            self.receive().await?;
+        }
+        let wish = self.session.request_snapshot(after);
+        self.send(&wish).await?;
+        loop {
+            if let Some(chunk) = self.receive().await? {
+                return Ok(SnapshotChunk::decode(&chunk).map_err(InstallError::Codec)?);
+            }
+        }
+    }
+
+    /// Takes one message; a chunk if it was one.
+    async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
+        let frame = timeout(ANSWER_TIMEOUT, self.inbound.message()).await;
+        let frame = frame.map_err(|_| FetchError::Lost("the peer does not answer".to_owned()))?;
+        let frame = frame.map_err(|status| FetchError::Lost(status.message().to_owned()))?;
+        let frame = frame.ok_or_else(|| FetchError::Lost("the peer closed it".to_owned()))?;
+        let message = Message::decode(frame.message).map_err(SyncError::Garbage)?;
+        let now = self.now();
+        let turn = self.session.receive(&self.replica, &VersionVector::default(), now, message)?;
+        for message in &turn.messages {
+            self.send(message).await?;
+        }
+        Ok(turn.events.into_iter().find_map(|event| match event {
+            SessionEvent::SnapshotChunk(chunk) => Some(chunk),
+            _ => None,
+        }))
+    }
+}

@@ -1,0 +1,308 @@
+//! How a new data dir begins: with the first entry of its cluster, or with a snapshot of what the others have.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use eddy_crdt::genesis::{Founder, Genesis};
+use eddy_crdt::id::{ClusterId, Identity, ReplicaId};
+use eddy_crdt::members::Member;
+use eddy_crdt::replica::Replica;
+use eddy_crdt::snapshot::Installed;
+use eddy_proto::peer::{self as wire, MeetRequest, MeetResponse};
+use futures::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::dial::{Backoff, Dialer};
+use super::events::Troubles;
+use super::fetch::fetch;
+use crate::config::Config;
+use crate::node::identity::{self, Founded};
+
+/// How long one attempt to meet a peer may take.
+const MEET_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What a new data dir begins with.
+pub enum Beginning {
+    /// The first entry of a cluster, which all its members make alike.
+    Genesis(Genesis),
+    /// What a member has.
+    Snapshot(Box<Installed>),
+}
+
+/// Who can give a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The member.
+    pub member: ReplicaId,
+    /// Where it is reached.
+    pub peer_urls: Vec<String>,
+}
+
+/// The member that asks, as far as it says who it is.
+pub(crate) fn find_asker(members: &[Member], request: &MeetRequest) -> Option<ReplicaId> {
+    if request.member_id != 0 {
+        return Some(ReplicaId::new(request.member_id));
+    }
+    let same = |member: &&Member| !member.removed && same_urls(&member.peer_urls, &request.peer_urls);
+    members.iter().find(same).map(|member| member.id)
+}
+
+fn same_urls(a: &[String], b: &[String]) -> bool {
+    let sorted = |urls: &[String]| {
+        let mut urls = urls.to_vec();
+        urls.sort_unstable();
+        urls
+    };
+    sorted(a) == sorted(b)
+}
+
+/// A member as [`MeetResponse`] tells it.
+pub(crate) fn to_wire(member: &Member) -> wire::Member {
+    wire::Member {
+        id: member.id.get(),
+        name: member.name.clone(),
+        peer_urls: member.peer_urls.clone(),
+        client_urls: member.client_urls.clone(),
+        ordinal: member.ordinal.map(u32::from),
+        is_learner: member.learner,
+    }
+}
+
+/// The cluster that `--initial-cluster` lists.
+///
+/// # Errors
+/// When the list is malformed or lacks this member.
+pub fn founded(config: &Config) -> anyhow::Result<Founded> {
+    identity::derive(&config.name, &config.initial_cluster, &config.initial_cluster_token)
+        .context("derive the member id")
+}
+
+/// What is told to others before this member has begun.
+pub fn starting(founded: &Founded) -> MeetResponse {
+    let member = |founder: &Founder| wire::Member {
+        id: founder.id.get(),
+        name: founder.name.clone(),
+        peer_urls: founder.peer_urls.clone(),
+        ..wire::Member::default()
+    };
+    MeetResponse {
+        cluster_id: founded.identity.cluster.get(),
+        member_id: founded.identity.replica.get(),
+        starting: true,
+        members: founded.founders.iter().map(member).collect(),
+        ..MeetResponse::default()
+    }
+}
+
+/// Finds out with what a new data dir begins. A single member begins at once; one of several looks for the others
+/// first, since what they have may have to come before anything that is written here.
+///
+/// # Errors
+/// When this member was removed, or a running cluster that is to be joined does not know it.
+pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyhow::Result<Beginning> {
+    let others: Vec<&Founder> =
+        founded.founders.iter().filter(|founder| founder.id != founded.identity.replica).collect();
+    let deadline = Instant::now() + config.join_timeout;
+    let genesis = || Beginning::Genesis(Genesis { founders: founded.founders.clone(), ..Genesis::default() });
+    if config.initial_cluster_state == "existing" {
+        return join(config, founded, &others, dialer, deadline).await;
+    }
+    if others.is_empty() {
+        return Ok(genesis());
+    }
+    let request = MeetRequest {
+        cluster_id: founded.identity.cluster.get(),
+        member_id: founded.identity.replica.get(),
+        peer_urls: own_urls(founded),
+    };
+    let mut backoff = Backoff::new();
+    tracing::info!(peers = others.len(), "looking for the other members");
+    // Once it is known that they have gone on, beginning without them would only make work for later.
+    let mut gone_on = false;
+    let mut troubles = Troubles::default();
+    loop {
+        let answers = ask(dialer, &others, &request).await;
+        let mut met = false;
+        for (founder, answer) in &answers {
+            let Ok(answer) = answer else { continue };
+            if answer.cluster_id != founded.identity.cluster.get() {
+                if troubles.is_news(founder.name.clone()) {
+                    tracing::warn!(
+                        peer = founder.name,
+                        theirs = %ClusterId::new(answer.cluster_id),
+                        ours = %founded.identity.cluster,
+                        "the peer belongs to another cluster"
+                    );
+                }
+                continue;
+            }
+            if answer.removed_asker {
+                bail!("the member has been permanently removed from the cluster");
+            }
+            met = true;
+            if answer.starting || !(answer.knows_asker || answer.has_settled) {
+                continue;
+            }
+            gone_on = true;
+            let source = Source { member: ReplicaId::new(answer.member_id), peer_urls: founder.peer_urls.clone() };
+            if let Some(installed) = take(dialer, &source, founded.identity, None, &mut troubles).await? {
+                return Ok(Beginning::Snapshot(installed));
+            }
+        }
+        if met && !gone_on {
+            return Ok(genesis());
+        }
+        if Instant::now() >= deadline && !gone_on {
+            tracing::warn!(
+                "join-timeout" = ?config.join_timeout,
+                reasons = reasons(&answers).join("; "),
+                "met none of the other members in time; starting without them"
+            );
+            return Ok(genesis());
+        }
+        sleep(backoff.pause()).await;
+    }
+}
+
+/// Fetches a snapshot; logs why there is none, once for each reason.
+async fn take(
+    dialer: &Dialer,
+    source: &Source,
+    identity: Identity,
+    old: Option<&Replica>,
+    troubles: &mut Troubles,
+) -> anyhow::Result<Option<Box<Installed>>> {
+    match fetch(dialer, source, identity, old).await {
+        Ok(installed) => {
+            tracing::info!(
+                peer = %source.member,
+                keys = installed.replica.live_keys(),
+                records = installed.records.len(),
+                revision = installed.replica.revision().get(),
+                "fetched what the peer has"
+            );
+            for report in &installed.given_up {
+                tracing::warn!(
+                    key = %String::from_utf8_lossy(&report.key),
+                    rule = ?report.rule,
+                    "given-up" = ?report.given_up,
+                    "a write from before the loss gave something up"
+                );
+            }
+            Ok(Some(Box::new(installed)))
+        }
+        Err(error) if error.is_removal() => bail!("the member has been permanently removed from the cluster"),
+        Err(error) => {
+            if troubles.is_news(format!("{} {error}", source.member)) {
+                tracing::warn!(peer = %source.member, %error, "could not fetch what the peer has; trying on");
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Begins anew, under a new birth, from what the other members have: until one of them gives it.
+///
+/// # Errors
+/// When there is nobody to ask, or no randomness for a birth.
+pub async fn anew(old: &Replica, dialer: &Dialer) -> anyhow::Result<Box<Installed>> {
+    let before = old.identity();
+    let identity = Identity { birth: identity::draw_birth()?, ..before };
+    let sources: Vec<Source> = old
+        .members()
+        .filter(|member| !member.removed && member.id != before.replica)
+        .map(|member| Source { member: member.id, peer_urls: member.peer_urls.clone() })
+        .collect();
+    if sources.is_empty() {
+        bail!("there is no other member to begin anew from");
+    }
+    tracing::warn!(birth = %identity.birth, "beginning anew from what the others have; what only this member had is written again");
+    let (mut backoff, mut troubles) = (Backoff::new(), Troubles::default());
+    loop {
+        for source in &sources {
+            if let Some(installed) = take(dialer, source, identity, Some(old), &mut troubles).await? {
+                return Ok(installed);
+            }
+        }
+        sleep(backoff.pause()).await;
+    }
+}
+
+/// Joins a running cluster, which must know this member.
+async fn join(
+    config: &Config,
+    founded: &Founded,
+    others: &[&Founder],
+    dialer: &Dialer,
+    deadline: Instant,
+) -> anyhow::Result<Beginning> {
+    let peer_urls = own_urls(founded);
+    let request = MeetRequest { cluster_id: 0, member_id: 0, peer_urls: peer_urls.clone() };
+    let (mut backoff, mut troubles) = (Backoff::new(), Troubles::default());
+    loop {
+        let answers = ask(dialer, others, &request).await;
+        for (founder, answer) in &answers {
+            let Ok(answer) = answer else { continue };
+            if answer.starting {
+                continue;
+            }
+            let own = answer.members.iter().find(|member| same_urls(&member.peer_urls, &peer_urls));
+            let Some(own) = own else { continue };
+            let identity = Identity {
+                cluster: ClusterId::new(answer.cluster_id),
+                replica: ReplicaId::new(own.id),
+                birth: founded.identity.birth,
+                ordinal: own.ordinal.and_then(|ordinal| u16::try_from(ordinal).ok()).unwrap_or_default(),
+            };
+            let source = Source { member: ReplicaId::new(answer.member_id), peer_urls: founder.peer_urls.clone() };
+            if let Some(installed) = take(dialer, &source, identity, None, &mut troubles).await? {
+                return Ok(Beginning::Snapshot(installed));
+            }
+        }
+        if Instant::now() >= deadline {
+            let known = |answer: &MeetResponse| answer.members.iter().any(|m| same_urls(&m.peer_urls, &peer_urls));
+            if answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(known)) {
+                bail!("no member of {:?} gives a snapshot", config.initial_cluster);
+            }
+            if answers.iter().any(|(_, answer)| answer.is_ok()) {
+                bail!(
+                    "the members of {:?} do not know a member at {}: add it first (etcdctl member add)",
+                    config.initial_cluster,
+                    peer_urls.join(",")
+                );
+            }
+            bail!(
+                "cannot fetch cluster info from peer urls: could not retrieve cluster information from the given URLs ({})",
+                reasons(&answers).join("; ")
+            );
+        }
+        sleep(backoff.pause()).await;
+    }
+}
+
+fn own_urls(founded: &Founded) -> Vec<String> {
+    let own = founded.founders.iter().find(|founder| founder.id == founded.identity.replica);
+    own.map(|own| own.peer_urls.clone()).unwrap_or_default()
+}
+
+type Answers<'a> = Vec<(&'a Founder, Result<MeetResponse, String>)>;
+
+fn reasons(answers: &Answers<'_>) -> Vec<String> {
+    let failed = |(founder, answer): &(&Founder, Result<MeetResponse, String>)| {
+        answer.as_ref().err().map(|reason| format!("{}: {reason}", founder.name))
+    };
+    answers.iter().filter_map(failed).collect()
+}
+
+/// Asks all at once.
+async fn ask<'a>(dialer: &Dialer, others: &[&'a Founder], request: &MeetRequest) -> Answers<'a> {
+    join_all(others.iter().map(|founder| async move {
+        let meet = async {
+            let mut client = dialer.dial(&founder.peer_urls).await.map_err(|error| error.to_string())?;
+            let answer = client.meet(request.clone()).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| status.message().to_owned())
+        };
+        (*founder, timeout(MEET_TIMEOUT, meet).await.unwrap_or_else(|_| Err("timed out".to_owned())))
+    }))
+    .await
+}

@@ -1,0 +1,293 @@
+//! Peers: one stream to each, kept up, and what is said on it handed to the replica's own protocol.
+//!
+//! ```text
+//! dial  -> link -> session task -> committer queue       what came is applied as client writes are
+//!   service ^          ^---------- durable vector        what is on disk is sent, in batches
+//! ```
+//!
+//! The member with the smaller id dials. Everything here is bounded, and nothing waits for a peer but its own task: a
+//! slow peer gets less often what it lacks, and costs nobody else anything.
+
+mod board;
+mod dial;
+mod events;
+mod fetch;
+pub mod join;
+mod report;
+mod service;
+mod session;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eddy_crdt::id::ReplicaId;
+use eddy_crdt::members::Member;
+use eddy_crdt::replica::Input;
+use eddy_crdt::sync::exchange::{Exchange, Tuning};
+use eddy_proto::peer::{Frame, MeetRequest, MeetResponse};
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::board::Board;
+use self::dial::Backoff;
+pub use self::dial::Dialer;
+pub(crate) use self::dial::{PING_INTERVAL, PING_TIMEOUT};
+use self::events::Troubles;
+pub use self::service::{Station, routes};
+use self::session::{End, Link};
+use crate::metrics::Metrics;
+use crate::node::Handle;
+
+/// The longest frame, bytes: the longest message of the protocol, which is a single huge transaction.
+pub(crate) const FRAME_BYTES_MAX: usize = eddy_crdt::sync::message::ENTRY_MAX + (1 << 20);
+
+/// Frames that wait for the network in one direction of a stream.
+const FRAMES_WAITING: usize = 4;
+
+/// A session that lasted so long was a good one: the next attempt after it comes soon.
+const LASTED: Duration = Duration::from_secs(5);
+
+/// How often at most the replica is told what it has on disk itself.
+const ACKNOWLEDGE_EVERY: Duration = Duration::from_millis(100);
+
+/// How often settling is tried although nothing new is on disk, while there is something to settle.
+const SETTLE_EVERY: Duration = Duration::from_secs(5);
+
+/// Why this replica cannot go on as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was removed from the cluster.
+    Removed,
+    /// It lost a part of what it had told its peers, or lacks what they have all forgotten: it must start anew from
+    /// what they have.
+    StartAnew(String),
+}
+
+/// What is wanted of the peers.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The longest that an entry waits to be batched with others before it is sent.
+    pub sync_interval: Duration,
+}
+
+/// All peers of a node; see the module.
+pub struct Peers {
+    node: Handle,
+    dialer: Dialer,
+    exchange: Arc<Exchange>,
+    board: Board,
+    metrics: Arc<Metrics>,
+    sync_interval: Duration,
+    troubles: Mutex<Troubles>,
+    outcome: tokio::sync::watch::Sender<Option<Outcome>>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Peers {
+    /// Peers of `node`; nothing is dialled before [`Peers::run`].
+    pub(crate) fn new(
+        node: Handle,
+        dialer: Dialer,
+        options: Options,
+        metrics: Arc<Metrics>,
+        stop: CancellationToken,
+        tasks: TaskTracker,
+    ) -> Arc<Peers> {
+        Arc::new(Peers {
+            board: Board::new(node.identity().replica, metrics.clone()),
+            node,
+            dialer,
+            exchange: Exchange::new(Tuning::default()),
+            metrics,
+            sync_interval: options.sync_interval,
+            troubles: Mutex::default(),
+            outcome: tokio::sync::watch::Sender::new(None),
+            stop,
+            tasks,
+        })
+    }
+
+    /// Why this replica cannot go on as it is, once that is so.
+    pub fn outcome(&self) -> tokio::sync::watch::Receiver<Option<Outcome>> {
+        self.outcome.subscribe()
+    }
+
+    /// Dials the members that are to be dialled, as the list of members changes, until the process stops.
+    pub(crate) async fn run(self: Arc<Self>) {
+        self.tasks.spawn(Arc::clone(&self).heed());
+        self.tasks.spawn(Arc::clone(&self).acknowledge_own());
+        let mut durable = self.node.durable();
+        let mut dialled: HashMap<ReplicaId, (Member, CancellationToken)> = HashMap::new();
+        let mut seen: Option<Arc<Vec<Member>>> = None;
+        loop {
+            let members = Arc::clone(&durable.borrow_and_update().members);
+            if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &members)) {
+                self.follow(&members, &mut dialled);
+                seen = Some(members);
+            }
+            tokio::select! {
+                changed = durable.changed() => if changed.is_err() { return },
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Tells the replica what it has on disk itself: settling waits for that as for what others have. Sessions tell it
+    /// with everything that peers acknowledge; this is for what became durable after their last word, and for what could
+    /// not be settled while a peer read a snapshot.
+    async fn acknowledge_own(self: Arc<Self>) {
+        let mut durable = self.node.durable();
+        let own = self.node.identity().replica;
+        let mut looked = Instant::now();
+        loop {
+            let vector = Arc::clone(&durable.borrow_and_update().vector);
+            let (unsettled, stale) = self.node.look(|replica| {
+                let stale = replica.acks().get(&own).is_none_or(|ack| !ack.covers(&vector));
+                (replica.windows_len() > 0, stale)
+            });
+            if unsettled && (stale || looked.elapsed() >= SETTLE_EVERY) {
+                looked = Instant::now();
+                if let Err(error) = self.node.hand_on(Input::Acks { own: (*vector).clone(), acks: vec![] }).await {
+                    tracing::debug!(%error, "could not note what is on disk");
+                }
+            }
+            let woken = async {
+                tokio::time::sleep(ACKNOWLEDGE_EVERY).await;
+                if unsettled {
+                    return tokio::time::timeout(SETTLE_EVERY, durable.changed()).await.unwrap_or(Ok(()));
+                }
+                durable.changed().await
+            };
+            tokio::select! {
+                woken = woken => if woken.is_err() { return },
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Starts and stops dialling according to the members.
+    fn follow(self: &Arc<Self>, members: &[Member], dialled: &mut HashMap<ReplicaId, (Member, CancellationToken)>) {
+        let own = self.node.identity().replica;
+        if members.iter().any(|member| member.id == own && member.removed) {
+            self.ends(Outcome::Removed);
+        }
+        let present = |id: ReplicaId| members.iter().find(|member| member.id == id && !member.removed);
+        dialled.retain(|id, (before, stop)| {
+            let stays = present(*id).is_some_and(|member| member.peer_urls == before.peer_urls);
+            if !stays {
+                stop.cancel();
+            }
+            stays
+        });
+        for member in members {
+            if member.removed {
+                self.board.forget(member.id);
+            } else if own < member.id && !dialled.contains_key(&member.id) {
+                let stop = self.stop.child_token();
+                self.tasks.spawn(Arc::clone(self).keep_up(member.clone(), stop.clone()));
+                dialled.insert(member.id, (member.clone(), stop));
+            }
+        }
+    }
+
+    /// Keeps a session with a member up.
+    async fn keep_up(self: Arc<Self>, member: Member, stop: CancellationToken) {
+        let mut backoff = Backoff::new();
+        loop {
+            let began = Instant::now();
+            let end = tokio::select! {
+                end = self.call(&member, stop.child_token()) => end,
+                () = stop.cancelled() => return,
+            };
+            if stop.is_cancelled() {
+                return;
+            }
+            if began.elapsed() >= LASTED {
+                backoff.reset();
+            }
+            self.trouble(member.id, &member.name, &end);
+            tokio::select! {
+                () = tokio::time::sleep(backoff.pause()) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// One attempt: dials and talks until the stream ends.
+    async fn call(self: &Arc<Self>, member: &Member, stop: CancellationToken) -> String {
+        let mut client = match self.dialer.dial(&member.peer_urls).await {
+            Ok(client) => client,
+            Err(error) => return error.to_string(),
+        };
+        let (sender, receiver) = mpsc::channel(FRAMES_WAITING);
+        let outbound = ReceiverStream::new(receiver).map(|message| Frame { message });
+        let inbound = match tokio::time::timeout(dial::CONNECT_TIMEOUT, client.sync(outbound)).await {
+            Ok(Ok(response)) => response.into_inner(),
+            Ok(Err(status)) => return status.message().to_owned(),
+            Err(_) => return "timed out".to_owned(),
+        };
+        session::talk(self, Link { inbound, outbound: sender }, Some(member.id), stop).await.1.to_string()
+    }
+
+    /// Takes a stream that a peer opened.
+    pub(crate) fn accept(self: &Arc<Self>, link: Link, remote: String) {
+        let peers = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let stop = peers.stop.child_token();
+            let (peer, end) = session::talk(&peers, link, None, stop).await;
+            match (peer, &end) {
+                (_, End::Stopped) => {}
+                (Some(peer), end) => peers.trouble(peer, "", &end.to_string()),
+                (None, end) => peers.stranger(&remote, &end.to_string()),
+            }
+        });
+    }
+
+    /// Logs why there is no connection, once for each reason.
+    fn trouble(&self, peer: ReplicaId, name: &str, reason: &str) {
+        if self.board.trouble(peer, reason) {
+            tracing::warn!(peer = %peer, name, reason, "no connection to the peer; trying on");
+        }
+    }
+
+    /// Logs that someone was refused who is no peer, once for each address and reason.
+    fn stranger(&self, remote: &str, reason: &str) {
+        let host = remote.rsplit_once(':').map_or(remote, |(host, _)| host);
+        if self.troubles.lock().is_news(format!("{host} {reason}")) {
+            tracing::warn!("remote-addr" = remote, reason, "refused a connection to the peer port");
+        }
+    }
+
+    /// The replica cannot go on; the first reason stands.
+    fn ends(&self, outcome: Outcome) {
+        self.outcome.send_if_modified(|ended| {
+            let first = ended.is_none();
+            if first {
+                *ended = Some(outcome);
+            }
+            first
+        });
+    }
+
+    /// Tells one that starts who we are and what we know of it.
+    pub(crate) fn meet(&self, request: &MeetRequest) -> MeetResponse {
+        let identity = self.node.identity();
+        let members = self.node.members();
+        let asker = join::find_asker(&members, request);
+        self.node.look(|replica| MeetResponse {
+            cluster_id: identity.cluster.get(),
+            member_id: identity.replica.get(),
+            starting: false,
+            members: members.iter().filter(|member| !member.removed).map(join::to_wire).collect(),
+            knows_asker: asker.is_some_and(|asker| replica.vector().iter().any(|dot| dot.origin.replica == asker)),
+            has_settled: replica.floor().iter().any(|dot| dot.origin.replica.get() != 0),
+            removed_asker: asker.is_some_and(|id| members.iter().any(|member| member.id == id && member.removed)),
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! How this replica and its peers stand, and what was merged of late, in the admin API's words.
+
+use eddy_crdt::merge::Rule;
+use eddy_crdt::sync::report::{Equality, PeerReport};
+use eddy_crdt::vector::VersionVector;
+use eddy_proto::admin as pb;
+
+use super::Peers;
+use crate::metrics::Metrics;
+
+/// How many bytes of entries are weighed at most to tell how far a peer is behind.
+const WEIGHED_BYTES: usize = 16 << 20;
+
+/// A rule's name.
+pub(crate) fn rule_name(rule: &Rule) -> &'static str {
+    match rule {
+        Rule::DeletedIncarnation => "deleted-incarnation",
+        Rule::OutlivedDelete => "outlived-delete",
+        Rule::CreatedFirst => "created-first",
+        Rule::CreatedLast => "created-last",
+        Rule::FieldMerge => "field-merge",
+        Rule::LastWriter => "last-writer",
+        Rule::LongestLease => "longest-lease",
+    }
+}
+
+fn dots(vector: &VersionVector) -> Vec<pb::Dot> {
+    vector.iter().map(dot).collect()
+}
+
+fn dot(dot: eddy_crdt::id::Dot) -> pb::Dot {
+    pb::Dot { member_id: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+}
+
+impl Peers {
+    /// How this replica and its peers stand.
+    pub(crate) fn status(&self) -> pb::StatusResponse {
+        let status = self.node.status();
+        let durable = self.node.durable().borrow().clone();
+        let own = self.node.identity();
+        let peers = self.peer_statuses();
+        let own_member = durable.members.iter().find(|member| member.id == own.replica);
+        self.node.look(|replica| pb::StatusResponse {
+            cluster_id: own.cluster.get(),
+            member_id: own.replica.get(),
+            birth: replica.identity().birth.get(),
+            name: own_member.map(|member| member.name.clone()).unwrap_or_default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: status.revision.get(),
+            vector: dots(&durable.vector),
+            floor: dots(replica.floor()),
+            windows: replica.windows_len() as u64,
+            state_hash: format!("{:032x}", replica.state_hash()),
+            alarms: status.alarms.iter().map(crate::api::maintenance::alarm_text).collect(),
+            peers,
+            writes_refused: status.state.reason().unwrap_or_default().to_owned(),
+        })
+    }
+
+    fn peer_statuses(&self) -> Vec<pb::PeerStatus> {
+        let own = self.node.identity().replica;
+        let board = self.board.snapshot();
+        let durable = self.node.durable().borrow().clone();
+        let others = durable.members.iter().filter(|member| member.id != own && !member.removed);
+        let mut statuses: Vec<pb::PeerStatus> = others
+            .map(|member| {
+                let known = board.get(&member.id);
+                let acked = self.node.look(|replica| replica.acks().get(&member.id).cloned());
+                let mut status = pb::PeerStatus {
+                    member_id: member.id.get(),
+                    name: member.name.clone(),
+                    peer_urls: member.peer_urls.clone(),
+                    vector: acked.as_ref().map(dots).unwrap_or_default(),
+                    ..pb::PeerStatus::default()
+                };
+                let report = known.and_then(|known| {
+                    let live = known
+                        .session()
+                        .map(|session| self.node.look(|replica| session.lock().report(replica, &durable.vector)));
+                    live.or_else(|| known.last_report.clone())
+                });
+                if let Some(report) = &report {
+                    fill(&mut status, report);
+                }
+                let acked = acked.unwrap_or_default();
+                let mut has = report.map(|report| report.vector).unwrap_or_default();
+                has.merge(&acked);
+                // Counted anew: a report from a session that ended does not know what was written since.
+                status.entries_behind = missing(&durable.vector, &has);
+                status.bytes_behind = self.node.look(|replica| {
+                    let lacking = replica.log().missing(&has, &durable.vector, WEIGHED_BYTES);
+                    lacking.iter().map(|entry| entry.weight() as u64).sum()
+                });
+                if let Some(known) = known {
+                    status.connected = known.is_connected();
+                    status.last_contact_ms = known.last_contact.map(|at| at.elapsed().as_millis() as u64);
+                    status.error = known.error.clone().unwrap_or_default();
+                    status.first_difference = known.difference.clone().unwrap_or_default();
+                }
+                status
+            })
+            .collect();
+        // One that is away holds settling back when it lacks what is here.
+        for status in &mut statuses {
+            status.holds_back = !status.connected && status.entries_behind > 0;
+        }
+        statuses
+    }
+
+    /// Recent merges, newest first.
+    pub(crate) fn merges(&self, limit: usize) -> pb::MergesResponse {
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        let merges = self.node.look(|replica| {
+            let mut reports: Vec<_> = replica.recent_merges().cloned().collect();
+            reports.reverse();
+            reports.truncate(limit);
+            reports
+        });
+        let merges = merges
+            .into_iter()
+            .map(|report| pb::Merge {
+                key: report.key,
+                rule: rule_name(&report.rule).to_owned(),
+                revision: 0,
+                given_up: report
+                    .given_up
+                    .into_iter()
+                    .map(|given| pb::GivenUp { version: Some(dot(given.dot)), what: given.what })
+                    .collect(),
+            })
+            .collect();
+        pb::MergesResponse { merges }
+    }
+
+    /// Sets the gauges about peers; to be called before they are read.
+    pub(crate) fn refresh(&self, metrics: &Metrics) {
+        for peer in self.peer_statuses() {
+            let label = format!("{:x}", peer.member_id);
+            let label = [label.as_str()];
+            metrics.peer_connected.with_label_values(&label).set(i64::from(peer.connected));
+            metrics.peer_entries_behind.with_label_values(&label).set(peer.entries_behind as i64);
+            metrics.peer_bytes_behind.with_label_values(&label).set(peer.bytes_behind as i64);
+            if let Some(round_trip_us) = peer.round_trip_us {
+                metrics.peer_round_trip.with_label_values(&label).observe(round_trip_us as f64 / 1e6);
+            }
+        }
+        metrics.unsettled_keys.set(self.node.look(|replica| replica.windows_len()) as i64);
+    }
+}
+
+fn missing(of: &VersionVector, from: &VersionVector) -> u64 {
+    of.iter().map(|dot| dot.seq.saturating_sub(from.get(dot.origin))).sum()
+}
+
+fn fill(status: &mut pb::PeerStatus, report: &PeerReport) {
+    status.round_trip_us = report.round_trip_ms.map(|ms| ms * 1000);
+    let equality = match &report.equality {
+        Equality::Unknown => pb::Equality::Unknown,
+        Equality::Equal => pb::Equality::Equal,
+        Equality::Different(place) => {
+            if let Some((_, key)) = place {
+                status.first_difference = key.clone();
+            }
+            pb::Equality::Different
+        }
+    };
+    status.equality = equality.into();
+    if !report.vector.is_empty() {
+        status.vector = dots(&report.vector);
+    }
+}

@@ -1,0 +1,70 @@
+//! What a peer can ask over gRPC: a stream, or who this member is.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use eddy_proto::peer::peer_server::{Peer as PeerApi, PeerServer};
+use eddy_proto::peer::{Frame, MeetRequest, MeetResponse};
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{FRAME_BYTES_MAX, FRAMES_WAITING, Link, Peers};
+use crate::listen::Peer as Remote;
+
+/// The place that peers find before and after the node has opened.
+pub struct Station {
+    /// What is told of a member whose node has not opened.
+    starting: MeetResponse,
+    peers: OnceLock<Arc<Peers>>,
+}
+
+impl Station {
+    /// A station that tells `starting` until it is opened.
+    pub fn new(starting: MeetResponse) -> Arc<Station> {
+        Arc::new(Station { starting: MeetResponse { starting: true, ..starting }, peers: OnceLock::new() })
+    }
+
+    /// Takes streams from now on.
+    pub fn open(&self, peers: Arc<Peers>) {
+        if self.peers.set(peers).is_err() {
+            tracing::error!("peers were being served already");
+        }
+    }
+}
+
+/// The services for peers.
+pub fn routes(station: &Arc<Station>) -> Routes {
+    let server = PeerServer::new(PeerService(station.clone()))
+        .max_decoding_message_size(FRAME_BYTES_MAX)
+        .max_encoding_message_size(FRAME_BYTES_MAX);
+    Routes::new(server)
+}
+
+struct PeerService(Arc<Station>);
+
+#[tonic::async_trait]
+impl PeerApi for PeerService {
+    type SyncStream = Pin<Box<dyn Stream<Item = Result<Frame, Status>> + Send>>;
+
+    async fn sync(&self, request: Request<Streaming<Frame>>) -> Result<Response<Self::SyncStream>, Status> {
+        let Some(peers) = self.0.peers.get() else {
+            return Err(Status::unavailable("eddy: this member has not opened yet"));
+        };
+        let remote = request.extensions().get::<Remote>().and_then(|remote| remote.address);
+        let remote = remote.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+        let (sender, receiver) = mpsc::channel(FRAMES_WAITING);
+        peers.accept(Link { inbound: request.into_inner(), outbound: sender }, remote);
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver).map(|message| Ok(Frame { message })))))
+    }
+
+    async fn meet(&self, request: Request<MeetRequest>) -> Result<Response<MeetResponse>, Status> {
+        let response = match self.0.peers.get() {
+            Some(peers) => peers.meet(&request.into_inner()),
+            None => self.0.starting.clone(),
+        };
+        Ok(Response::new(response))
+    }
+}

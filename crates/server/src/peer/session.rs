@@ -1,0 +1,296 @@
+//! One stream with one peer: what comes is given to the replica's protocol, and what that wants sent is sent.
+//!
+//! Reading stops while an input waits to be applied, and nothing new is made to be sent while the last batch waits for
+//! the network; so a fast peer is held back by this replica, and a slow one costs only its own stream.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use eddy_crdt::id::ReplicaId;
+use eddy_crdt::replica::Input;
+use eddy_crdt::sync::error::SyncError;
+use eddy_crdt::sync::message::{Message, Place, Reason};
+use eddy_crdt::sync::session::{Session, SessionEvent, Turn};
+use eddy_proto::peer::Frame;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+
+use super::board::Seat;
+use super::{Outcome, Peers};
+use crate::node::NodeError;
+use crate::node::peering::Durable;
+
+/// How long a peer may take to say who it is.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// About how many bytes of entries one look at the replica takes; bounds how long writes wait for it.
+const POLL_BYTES: usize = 256 << 10;
+
+/// About how much one chunk of a snapshot carries, bytes.
+const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
+
+/// While so many answers wait for the network, nothing more is read. Far above what a peer that reads can cause.
+const ANSWERS_MAX: usize = 4096;
+
+/// How long to wait before an input is offered again to a queue that was full.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// How long the last words may take.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Both directions of a stream.
+pub(crate) struct Link {
+    pub(crate) inbound: Streaming<Frame>,
+    pub(crate) outbound: mpsc::Sender<Bytes>,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The process stops, the peer was removed, or another session took its place.
+    #[error("stopped")]
+    Stopped,
+    /// The peer closed the stream, or the network did.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// The peer closed the stream in order.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// It did not say who it is.
+    #[error("the peer does not greet")]
+    Silent,
+    /// The protocol ended it.
+    #[error(transparent)]
+    Protocol(#[from] SyncError),
+    /// This replica takes nothing now.
+    #[error("this replica: {0}")]
+    Node(#[from] NodeError),
+}
+
+/// A session's protocol state, which the admin API looks at too.
+pub(crate) type Shared = Arc<Mutex<Session>>;
+
+type Applying = Pin<Box<dyn Future<Output = Result<bool, NodeError>> + Send>>;
+
+struct Talk<'a> {
+    peers: &'a Arc<Peers>,
+    session: Shared,
+    seat: Option<Seat>,
+    outbox: VecDeque<Bytes>,
+    inputs: VecDeque<Input>,
+    /// Places behind which the peer wants a chunk of a snapshot, once what came before is applied.
+    chunks: VecDeque<Option<Place>>,
+    stop: CancellationToken,
+}
+
+/// Talks until the stream ends.
+pub(crate) async fn talk(
+    peers: &Arc<Peers>,
+    link: Link,
+    wanted: Option<ReplicaId>,
+    stop: CancellationToken,
+) -> (Option<ReplicaId>, End) {
+    let Link { mut inbound, outbound } = link;
+    let durable = peers.node.durable();
+    let (session, hello) = {
+        let vector = Arc::clone(&durable.borrow().vector);
+        peers.node.look(|replica| Session::start(&peers.exchange, replica, &vector, wanted))
+    };
+    let mut talk = Talk {
+        peers,
+        session: Arc::new(Mutex::new(session)),
+        seat: None,
+        outbox: VecDeque::from([hello.encode()]),
+        inputs: VecDeque::new(),
+        chunks: VecDeque::new(),
+        stop,
+    };
+    let end = talk.run(&mut inbound, &outbound, durable).await;
+    if let End::Protocol(error) = &end
+        && let Some(refusal) = error.refusal()
+    {
+        // So that the other side's log says why, too.
+        let _too_late = timeout(FAREWELL_TIMEOUT, outbound.send(refusal.encode())).await;
+    }
+    if let End::Protocol(SyncError::Refused { reason: Reason::RemovedMember, .. }) = &end {
+        peers.ends(Outcome::Removed);
+    }
+    let peer = talk.session.lock().peer();
+    if let Some(seat) = &talk.seat {
+        let vector = Arc::clone(&peers.node.durable().borrow().vector);
+        let report = peers.node.look(|replica| talk.session.lock().report(replica, &vector));
+        peers.board.stand_up(seat, report);
+    }
+    (peer, end)
+}
+
+impl Talk<'_> {
+    async fn run(
+        &mut self,
+        inbound: &mut Streaming<Frame>,
+        outbound: &mpsc::Sender<Bytes>,
+        mut durable: tokio::sync::watch::Receiver<Durable>,
+    ) -> End {
+        let node = self.peers.node.clone();
+        // Before the first entry may be sent, what is on disk has to be marked as offered, and stay so.
+        let _offering = match node.begin_session().await {
+            Ok(guard) => guard,
+            Err(error) => return End::Node(error),
+        };
+        let mut applying: Option<Applying> = None;
+        let started = Instant::now();
+        let greeting_deadline = started + GREETING_TIMEOUT;
+        // The last look at what there is to send, and when to look again.
+        let mut polled = started.checked_sub(self.peers.sync_interval).unwrap_or(started);
+        let mut next = greeting_deadline;
+        let stop = self.stop.clone();
+        loop {
+            if applying.is_none()
+                && let Some(input) = self.inputs.pop_front()
+            {
+                let node = node.clone();
+                applying = Some(Box::pin(apply(node, input)));
+            }
+            if applying.is_none()
+                && let Some(after) = self.chunks.pop_front()
+            {
+                let vector = Arc::clone(&durable.borrow().vector);
+                let chunk = node.look(|replica| replica.snapshot_chunk(after.as_ref(), &vector, SNAPSHOT_CHUNK_BYTES));
+                self.outbox.push_back(Message::SnapshotChunk(chunk.encode()).encode());
+            }
+            let reads = applying.is_none() && self.inputs.is_empty() && self.outbox.len() < ANSWERS_MAX;
+            tokio::select! {
+                () = stop.cancelled() => return End::Stopped,
+                permit = outbound.reserve(), if !self.outbox.is_empty() => {
+                    let Ok(permit) = permit else { return End::Closed };
+                    if let Some(message) = self.outbox.pop_front() {
+                        self.sent(&message);
+                        permit.send(message);
+                    }
+                    if self.outbox.is_empty() {
+                        // What could not be sent so far.
+                        next = next.min(polled + self.peers.sync_interval);
+                    }
+                }
+                message = inbound.message(), if reads => {
+                    let frame = match message {
+                        Ok(Some(frame)) => frame,
+                        Ok(None) => return End::Closed,
+                        Err(status) => return End::Lost(reason(&status)),
+                    };
+                    if let Err(end) = self.receive(frame.message, &durable.borrow().vector.clone()) {
+                        return end;
+                    }
+                    next = next.min(polled + self.peers.sync_interval);
+                }
+                applied = async { match applying.as_mut() { Some(a) => a.await, None => std::future::pending().await } } => {
+                    applying = None;
+                    next = next.min(polled + self.peers.sync_interval);
+                    match applied {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            self.inputs.clear();
+                            let again = node.look(|replica| self.session.lock().refused(replica, node.now()));
+                            self.outbox.extend(again.map(|message| message.encode()));
+                        }
+                        Err(error) => return End::Node(error),
+                    }
+                }
+                changed = durable.changed() => {
+                    if changed.is_err() {
+                        return End::Stopped;
+                    }
+                    durable.mark_unchanged();
+                    next = next.min(polled + self.peers.sync_interval);
+                }
+                () = sleep_until(next), if self.outbox.is_empty() => {
+                    if self.seat.is_none() && Instant::now() > greeting_deadline {
+                        return End::Silent;
+                    }
+                    polled = Instant::now();
+                    let vector = Arc::clone(&durable.borrow_and_update().vector);
+                    next = match self.poll(&vector) {
+                        // More is waiting than one look takes.
+                        Ok(bytes) if bytes >= POLL_BYTES => polled,
+                        Ok(_) => self.due().map_or(greeting_deadline, |due| due.max(polled + self.peers.sync_interval)),
+                        Err(end) => return end,
+                    };
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, bytes: Bytes, durable: &eddy_crdt::vector::VersionVector) -> Result<(), End> {
+        let length = bytes.len();
+        let message = Message::decode(bytes).map_err(SyncError::Garbage)?;
+        let now = self.peers.node.now();
+        let turn = self.peers.node.look(|replica| self.session.lock().receive(replica, durable, now, message))?;
+        if self.seat.is_none() {
+            let peer = self.session.lock().peer();
+            if let Some(peer) = peer {
+                self.seat = Some(self.peers.board.sit_down(peer, &self.session, self.stop.clone()));
+            }
+        }
+        if let Some(seat) = &self.seat {
+            self.peers.board.heard(seat, length);
+        }
+        self.take(turn);
+        Ok(())
+    }
+
+    /// Asks what there is to do; tells about how many bytes there are to send.
+    fn poll(&mut self, durable: &eddy_crdt::vector::VersionVector) -> Result<usize, End> {
+        let now = self.peers.node.now();
+        let turn = self.peers.node.look(|replica| self.session.lock().poll(replica, durable, now, POLL_BYTES))?;
+        self.take(turn);
+        Ok(self.outbox.iter().map(Bytes::len).sum())
+    }
+
+    /// When the session wants to be asked again although nothing happens.
+    fn due(&self) -> Option<Instant> {
+        let due_ms = self.session.lock().next_ms()?;
+        Some(Instant::now() + Duration::from_millis(due_ms.saturating_sub(self.peers.node.now().mono_ms)))
+    }
+
+    fn take(&mut self, turn: Turn) {
+        self.inputs.extend(turn.inputs);
+        self.outbox.extend(turn.messages.iter().map(Message::encode));
+        for event in turn.events {
+            match event {
+                SessionEvent::SnapshotWanted { after } => self.chunks.push_back(after),
+                event => self.peers.event(event),
+            }
+        }
+    }
+
+    fn sent(&self, message: &Bytes) {
+        if let Some(seat) = &self.seat {
+            self.peers.board.sent(seat, message.len());
+        }
+    }
+}
+
+/// Has an input applied, waiting for a place in the queue. True when the replica refused something of it.
+async fn apply(node: crate::node::Handle, input: Input) -> Result<bool, NodeError> {
+    loop {
+        match node.hand_on(input.clone()).await {
+            Err(NodeError::TooManyRequests) => tokio::time::sleep(RETRY_AFTER).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// What a broken stream says of itself, without gRPC's wrapping where there is a cause.
+fn reason(status: &tonic::Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => crate::log::chain(source),
+        None => status.message().to_owned(),
+    }
+}

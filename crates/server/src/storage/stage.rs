@@ -1,0 +1,174 @@
+//! A store that is made beside the one in use and takes its place in one step: what a member has fetched from others.
+//!
+//! ```text
+//! <data-dir>/eddy.joining/eddy       the new store; `eddy.joining/complete` says that it is whole and durable
+//! <data-dir>/eddy.before             the one before, kept for whoever wants to look
+//! <data-dir>/eddy/anew               says that the store must not be served, but replaced by what others have
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::dir::{exists, io, remove_tree, sync_dir, sync_file};
+use super::{Group, Journal, Options, SledJournal, StorageError};
+
+/// Records appended at once, and about how many bytes of them.
+const GROUP_RECORDS: usize = 1024;
+const GROUP_BYTES: usize = 4 << 20;
+
+struct Places {
+    store: PathBuf,
+    joining: PathBuf,
+    complete: PathBuf,
+    before: PathBuf,
+    anew: PathBuf,
+}
+
+impl Places {
+    fn of(data_dir: &Path) -> Self {
+        let (store, joining) = (data_dir.join("eddy"), data_dir.join("eddy.joining"));
+        Self {
+            complete: joining.join("complete"),
+            anew: store.join("anew"),
+            before: data_dir.join("eddy.before"),
+            store,
+            joining,
+        }
+    }
+}
+
+fn mark(path: &Path) -> Result<(), StorageError> {
+    std::fs::write(path, []).map_err(io("write", path))?;
+    sync_file(path)?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Whether there is a store.
+///
+/// # Errors
+/// When the data dir can't be read.
+pub fn is_there(data_dir: &Path) -> Result<bool, StorageError> {
+    exists(&Places::of(data_dir).store)
+}
+
+/// Makes a store of these records, numbered from 1, and puts it in the place of the one that is there, if any. That one
+/// must not be open.
+///
+/// # Errors
+/// When the disk refuses; the store that is there stays then, or the next [`finish`] goes on.
+pub fn replace(data_dir: &Path, options: Options, records: &[Bytes], head: &Bytes) -> Result<(), StorageError> {
+    let places = Places::of(data_dir);
+    remove_tree(&places.joining)?;
+    let mut journal = SledJournal::open(&places.joining, options)?;
+    journal.load(&mut |_, _| Ok(()))?;
+    let (mut first, mut rest) = (1, records);
+    loop {
+        let mut bytes = 0;
+        let fit = rest.iter().take(GROUP_RECORDS).take_while(|record| {
+            let fits = bytes < GROUP_BYTES;
+            bytes += record.len();
+            fits
+        });
+        let (now, later) = rest.split_at(fit.count());
+        journal.append(&Group { first, records: now.to_vec(), head: head.clone() })?;
+        first += now.len() as u64;
+        rest = later;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    journal.sync()?;
+    drop(journal);
+    mark(&places.complete)?;
+    finish(data_dir)
+}
+
+/// Puts a store that is whole in its place; to be called before the one that is there is opened, since a crash may have
+/// come between.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn finish(data_dir: &Path) -> Result<(), StorageError> {
+    let places = Places::of(data_dir);
+    if !exists(&places.complete)? {
+        return Ok(());
+    }
+    let fresh = places.joining.join("eddy");
+    if exists(&fresh)? {
+        if exists(&places.store)? {
+            remove_tree(&places.before)?;
+            std::fs::rename(&places.store, &places.before).map_err(io("rename", &places.store))?;
+        }
+        std::fs::rename(&fresh, &places.store).map_err(io("rename", &fresh))?;
+        sync_dir(data_dir)?;
+    }
+    remove_tree(&places.joining)
+}
+
+/// Notes that the store that is there must be replaced by what others have before it is served again.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn want_anew(data_dir: &Path) -> Result<(), StorageError> {
+    mark(&Places::of(data_dir).anew)
+}
+
+/// Whether that was noted.
+///
+/// # Errors
+/// When the data dir can't be read.
+pub fn is_wanted_anew(data_dir: &Path) -> Result<bool, StorageError> {
+    exists(&Places::of(data_dir).anew)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: Options = Options { fsync: true };
+
+    fn contents(data_dir: &Path) -> (Vec<Bytes>, Option<Bytes>) {
+        let mut records = vec![];
+        let mut journal = SledJournal::open(data_dir, OPTIONS).unwrap();
+        let head = journal.load(&mut |_, record| {
+            records.push(record);
+            Ok(())
+        });
+        (records, head.unwrap())
+    }
+
+    #[test]
+    fn a_store_takes_the_place_of_another_which_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let records: Vec<Bytes> = (0..2500_u32).map(|n| Bytes::copy_from_slice(&n.to_be_bytes())).collect();
+        let head = Bytes::from_static(b"head");
+        replace(dir.path(), OPTIONS, &records[..3], &head).unwrap();
+        want_anew(dir.path()).unwrap();
+        assert!(is_wanted_anew(dir.path()).unwrap());
+        replace(dir.path(), OPTIONS, &records, &head).unwrap();
+        assert!(!is_wanted_anew(dir.path()).unwrap());
+        assert_eq!(contents(dir.path()), (records, Some(head)));
+        assert!(dir.path().join("eddy.before/anew").exists());
+        assert!(!dir.path().join("eddy.joining").exists());
+    }
+
+    #[test]
+    fn a_swap_that_a_crash_interrupted_is_finished_and_a_half_made_store_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = ([Bytes::from_static(b"old")], [Bytes::from_static(b"new")]);
+        let head = Bytes::from_static(b"head");
+        replace(dir.path(), OPTIONS, &new, &head).unwrap();
+        let joining = dir.path().join("eddy.joining");
+        std::fs::create_dir(&joining).unwrap();
+        std::fs::rename(dir.path().join("eddy"), joining.join("eddy")).unwrap();
+        finish(dir.path()).unwrap();
+        assert!(!is_there(dir.path()).unwrap(), "it was not said to be complete");
+        mark(&joining.join("complete")).unwrap();
+        finish(dir.path()).unwrap();
+        finish(dir.path()).unwrap();
+        assert_eq!(contents(dir.path()).0, new);
+        replace(dir.path(), OPTIONS, &old, &head).unwrap();
+        assert_eq!(contents(dir.path()).0, old);
+    }
+}
