@@ -1,0 +1,230 @@
+//! A cluster of real processes in one temporary directory, and what tests ask of it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use eddy_proto::admin::admin_client::AdminClient;
+use eddy_proto::admin::{Equality, StatusRequest, StatusResponse};
+use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
+use eddy_proto::etcdserverpb::kv_client::KvClient;
+use eddy_proto::etcdserverpb::{
+    DeleteRangeRequest, Member, MemberAddRequest, MemberListRequest, MemberRemoveRequest, PutRequest, RangeRequest,
+};
+use eddy_proto::mvccpb::KeyValue;
+use tempfile::TempDir;
+
+use crate::relay::Relay;
+use crate::support::{Server, free_ports};
+
+/// Longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pause between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+pub fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_eddy"))
+}
+
+pub struct Cluster {
+    // Before the directory, so that they are killed before it is removed.
+    pub replicas: Vec<Replica>,
+    pub relays: Vec<Relay>,
+    pub dir: TempDir,
+}
+
+pub struct Replica {
+    pub server: Server,
+    pub name: String,
+    pub ports: [u16; 2],
+    pub peer_url: String,
+}
+
+/// How a cluster is started.
+#[derive(Default)]
+pub struct Setup<'a> {
+    /// Peers reach each other through relays.
+    pub relays: bool,
+    /// Flags of each replica by its place, beside those that name it.
+    pub flags: Option<&'a dyn Fn(usize) -> Vec<String>>,
+    /// `https` peers.
+    pub peer_tls: bool,
+}
+
+impl Cluster {
+    /// Starts so many replicas with a static list of members, and waits until all serve.
+    pub async fn start(size: usize) -> Result<Cluster> {
+        Cluster::with(size, Setup::default()).await
+    }
+
+    pub async fn with(size: usize, setup: Setup<'_>) -> Result<Cluster> {
+        let dir = tempfile::tempdir()?;
+        let (mut relays, mut places) = (Vec::new(), Vec::new());
+        for place in 0..size {
+            let ports = free_ports()?;
+            let mut peer_port = ports[1];
+            if setup.relays {
+                let relay = Relay::start(([127, 0, 0, 1], ports[1]).into()).await?;
+                peer_port = relay.address().port();
+                relays.push(relay);
+            }
+            let scheme = if setup.peer_tls { "https" } else { "http" };
+            places.push((format!("r{place}"), ports, format!("{scheme}://127.0.0.1:{peer_port}")));
+        }
+        let list: Vec<String> = places.iter().map(|(name, _, url)| format!("{name}={url}")).collect();
+        let list = list.join(",");
+        let mut replicas = Vec::new();
+        for (place, (name, ports, peer_url)) in places.into_iter().enumerate() {
+            let mut flags = flags(&name, &peer_url, &list);
+            if setup.peer_tls {
+                flags.push(format!("--listen-peer-urls=https://127.0.0.1:{}", ports[1]));
+            }
+            flags.extend(setup.flags.map(|flags| flags(place)).unwrap_or_default());
+            let server = spawn(&dir.path().join(&name), ports, &flags)?;
+            replicas.push(Replica { server, name, ports, peer_url });
+        }
+        let mut cluster = Cluster { replicas, relays, dir };
+        for replica in &mut cluster.replicas {
+            replica.server.ready().await?;
+        }
+        Ok(cluster)
+    }
+
+    /// A place for another data dir.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Waits until all replicas hold the same, and have settled it: each knows it of all others.
+    pub async fn settled(&self) -> Result<()> {
+        self.equal_with(true).await
+    }
+
+    /// Waits until all replicas hold the same. One that gave a snapshot settles nothing for a minute.
+    pub async fn equal(&self) -> Result<()> {
+        self.equal_with(false).await
+    }
+
+    async fn equal_with(&self, settled: bool) -> Result<()> {
+        eventually("all replicas are equal", || async {
+            let mut states = Vec::new();
+            for replica in &self.replicas {
+                let status = replica.status().await?;
+                for peer in &status.peers {
+                    ensure!(peer.equality() != Equality::Different, "{} differs from {}", replica.name, peer.name);
+                }
+                states.push((status.vector, status.state_hash, status.windows));
+            }
+            let (vector, hash, _) = &states[0];
+            let equal = states.iter().all(|state| state.0 == *vector && state.1 == *hash && !(settled && state.2 > 0));
+            ensure!(equal, "{:#?}", states.iter().map(|state| (&state.1, state.2)).collect::<Vec<_>>());
+            Ok(())
+        })
+        .await?;
+        let mut contents = Vec::new();
+        for replica in &self.replicas {
+            contents.push(replica.contents().await?);
+        }
+        ensure!(contents.iter().all(|content| *content == contents[0]), "the same hash and different keys");
+        Ok(())
+    }
+}
+
+/// The flags that name a member of a cluster.
+pub fn flags(name: &str, peer_url: &str, list: &str) -> Vec<String> {
+    vec![
+        format!("--name={name}"),
+        format!("--initial-advertise-peer-urls={peer_url}"),
+        format!("--initial-cluster={list}"),
+    ]
+}
+
+pub fn spawn(data_dir: &Path, ports: [u16; 2], flags: &[String]) -> Result<Server> {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Server::spawn_on(binary(), data_dir, ports, &flags)
+}
+
+impl Replica {
+    pub async fn kv(&self) -> Result<KvClient<tonic::transport::Channel>> {
+        Ok(KvClient::new(self.server.connect().await?).max_decoding_message_size(usize::MAX))
+    }
+
+    pub async fn put(&self, key: &str, value: &str) -> Result<i64> {
+        let request = PutRequest { key: key.to_owned().into(), value: value.to_owned().into(), ..Default::default() };
+        let response = self.kv().await?.put(request).await?.into_inner();
+        Ok(response.header.context("a header")?.revision)
+    }
+
+    pub async fn delete(&self, key: &str) -> Result<i64> {
+        let request = DeleteRangeRequest { key: key.to_owned().into(), ..Default::default() };
+        Ok(self.kv().await?.delete_range(request).await?.into_inner().deleted)
+    }
+
+    pub async fn get(&self, key: &str) -> Result<Option<String>> {
+        let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
+        let kvs = self.kv().await?.range(request).await?.into_inner().kvs;
+        Ok(kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
+    }
+
+    /// All keys with value and version: what replicas have in common.
+    pub async fn contents(&self) -> Result<BTreeMap<Vec<u8>, (Vec<u8>, i64)>> {
+        let request = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..Default::default() };
+        let kvs = self.kv().await?.range(request).await?.into_inner().kvs;
+        Ok(kvs.into_iter().map(|KeyValue { key, value, version, .. }| (key.into(), (value.into(), version))).collect())
+    }
+
+    pub async fn status(&self) -> Result<StatusResponse> {
+        let mut admin = AdminClient::new(self.server.connect().await?);
+        Ok(admin.status(StatusRequest {}).await?.into_inner())
+    }
+
+    pub async fn members(&self) -> Result<Vec<Member>> {
+        let mut cluster = ClusterClient::new(self.server.connect().await?);
+        Ok(cluster.member_list(MemberListRequest::default()).await?.into_inner().members)
+    }
+
+    pub async fn add(&self, peer_url: &str) -> Result<Member> {
+        let mut cluster = ClusterClient::new(self.server.connect().await?);
+        let request = MemberAddRequest { peer_ur_ls: vec![peer_url.to_owned()], is_learner: false };
+        cluster.member_add(request).await?.into_inner().member.context("the new member")
+    }
+
+    pub async fn remove(&self, id: u64) -> Result<()> {
+        let mut cluster = ClusterClient::new(self.server.connect().await?);
+        cluster.member_remove(MemberRemoveRequest { id }).await?;
+        Ok(())
+    }
+
+    /// Waits until a key has this value here.
+    pub async fn shows(&self, key: &str, value: Option<&str>) -> Result<()> {
+        eventually(&format!("{} shows {key} = {value:?}", self.name), || async {
+            let found = self.get(key).await?;
+            ensure!(found.as_deref() == value, "it shows {found:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until the log has a line with this.
+    pub async fn logs(&self, text: &str) -> Result<()> {
+        eventually(&format!("{} logs {text:?}", self.name), || async {
+            ensure!(self.server.log().contains(text), "its log ends: {}", self.server.log_tail());
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Waits until something holds; the last reason why not is told.
+pub async fn eventually<F: Future<Output = Result<()>>>(what: &str, mut holds: impl FnMut() -> F) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match holds().await {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > deadline => bail!("in vain waited until {what}: {error:#}"),
+            Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Kills, pauses and lost disks.
+
+use anyhow::Result;
+
+use crate::cluster::Cluster;
+
+#[tokio::test]
+async fn a_killed_replica_catches_up() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    cluster.replicas[1].put("before", "1").await?;
+    cluster.replicas[0].shows("before", Some("1")).await?;
+    cluster.replicas[1].server.kill()?;
+    for n in 0..50 {
+        cluster.replicas[0].put(&format!("while-{n}"), "x").await?;
+        cluster.replicas[2].put("contended", &n.to_string()).await?;
+    }
+    cluster.replicas[1].server.restart().await?;
+    cluster.replicas[1].shows("while-49", Some("x")).await?;
+    cluster.replicas[1].shows("contended", Some("49")).await?;
+    cluster.settled().await
+}
+
+#[tokio::test]
+async fn nothing_acknowledged_is_lost_when_all_are_killed_at_once() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    let mut written = Vec::new();
+    for n in 0..30 {
+        for (place, replica) in cluster.replicas.iter().enumerate() {
+            let key = format!("{place}-{n}");
+            replica.put(&key, "x").await?;
+            written.push(key);
+        }
+    }
+    for replica in &mut cluster.replicas {
+        replica.server.kill()?;
+    }
+    for replica in &mut cluster.replicas {
+        replica.server.respawn()?;
+    }
+    for replica in &mut cluster.replicas {
+        replica.server.ready().await?;
+    }
+    for replica in &cluster.replicas {
+        for key in &written {
+            replica.shows(key, Some("x")).await?;
+        }
+    }
+    cluster.settled().await
+}
+
+#[tokio::test]
+async fn a_paused_replica_holds_nobody_up() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    cluster.replicas[2].server.signal("STOP")?;
+    // More than sockets and queues hold, so that it would be felt if anyone waited for the paused one.
+    let value = "x".repeat(64 << 10);
+    for n in 0..200 {
+        cluster.replicas[0].put(&format!("{n}"), &value).await?;
+    }
+    cluster.replicas[1].shows("199", Some(&value)).await?;
+    cluster.replicas[2].server.signal("CONT")?;
+    cluster.replicas[2].shows("199", Some(&value)).await?;
+    cluster.settled().await
+}
+
+#[tokio::test]
+async fn a_wiped_data_dir_is_filled_again() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    for (place, replica) in cluster.replicas.iter().enumerate() {
+        for n in 0..10 {
+            replica.put(&format!("{place}-{n}"), "x").await?;
+        }
+    }
+    cluster.settled().await?;
+    let birth = cluster.replicas[2].status().await?.birth;
+    cluster.replicas[2].server.kill()?;
+    std::fs::remove_dir_all(cluster.replicas[2].server.data_dir())?;
+    cluster.replicas[0].put("meanwhile", "y").await?;
+    cluster.replicas[2].server.restart().await?;
+    for key in ["0-9", "1-9", "2-9"] {
+        cluster.replicas[2].shows(key, Some("x")).await?;
+    }
+    cluster.replicas[2].shows("meanwhile", Some("y")).await?;
+    assert_ne!(cluster.replicas[2].status().await?.birth, birth);
+    cluster.replicas[2].put("after", "z").await?;
+    cluster.replicas[0].shows("after", Some("z")).await?;
+    cluster.equal().await
+}
