@@ -34,8 +34,17 @@ impl Acks {
             return false;
         }
         let pending = self.pending.entry(member).or_default();
-        pending.truncate(if pending.first().is_some_and(|first| !vector.covers(first)) { 0 } else { 1 });
-        pending.push(vector);
+        match pending.as_mut_slice() {
+            [] => pending.push(vector),
+            // What it said before stands: its words come by several ways, and an older one can come later.
+            [oldest] if oldest.covers(&vector) => {}
+            [oldest] => {
+                let mut newest = oldest.clone();
+                newest.merge(&vector);
+                pending.push(newest);
+            }
+            [_, newest, ..] => newest.merge(&vector),
+        }
         false
     }
 
@@ -75,5 +84,31 @@ impl Acks {
             floor = Some(floor.map_or_else(|| ack.clone(), |floor| floor.meet(ack)));
         }
         floor.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Birth, Dot, Origin};
+
+    fn vector(seqs: &[(u64, u64)]) -> VersionVector {
+        let origin = |replica| Origin { replica: ReplicaId::new(replica), birth: Birth::new(1) };
+        seqs.iter().map(|(replica, seq)| Dot { origin: origin(*replica), seq: *seq }).collect()
+    }
+
+    /// A member's acknowledgement waited for an entry, an older one that a third replica had passed on took its place, and
+    /// the newer was never repeated: keys stayed unsettled until that member acknowledged something else.
+    #[test]
+    fn an_older_acknowledgement_that_comes_later_takes_no_ones_place() {
+        let (member, mut acks) = (ReplicaId::new(7), Acks::default());
+        let own = vector(&[(1, 1)]);
+        for ack in [&[(1, 2), (2, 1)][..], &[(1, 2)], &[(1, 2), (3, 1)], &[(2, 1)], &[(1, 3)]] {
+            assert!(!acks.note(member, vector(ack), &own), "{ack:?} waits");
+        }
+        assert!(acks.ripen(&vector(&[(1, 2), (2, 1)])), "the first is covered");
+        assert_eq!(acks.counted()[&member], vector(&[(1, 2), (2, 1)]));
+        assert!(acks.ripen(&vector(&[(1, 3), (2, 1), (3, 1)])));
+        assert_eq!(acks.counted()[&member], vector(&[(1, 3), (2, 1), (3, 1)]));
     }
 }

@@ -58,9 +58,11 @@ pub enum Input {
     },
     /// A peer reads a snapshot: nothing is settled for a minute, so that its parts fit together.
     Hold,
+    /// No peer reads a snapshot any more: what could not be settled meanwhile is.
+    Release,
 }
 
-/// How long [`Input::Hold`] holds, milliseconds.
+/// How long [`Input::Hold`] holds without [`Input::Release`], milliseconds.
 pub const HOLD_MS: u64 = 60_000;
 
 /// What an input leads to. The state has changed already; none of this may leave the process before the records and
@@ -189,6 +191,10 @@ impl Replica {
                 }
             }
             Input::Hold => self.hold_until_ms = now.mono_ms.saturating_add(HOLD_MS),
+            Input::Release => {
+                self.hold_until_ms = 0;
+                self.advance(now, &mut effects);
+            }
         }
         effects
     }

@@ -25,7 +25,7 @@ use crate::listen::{ClientServices, ConnLimits, Services, Sockets};
 use crate::log;
 use crate::metrics::Metrics;
 use crate::node::identity::Founded;
-use crate::peer::join::{self, Beginning};
+use crate::peer::join::{self, Beginning, Removed};
 use crate::peer::{self, Dialer, Outcome, Peers, Station};
 use crate::storage::stage;
 use crate::tls;
@@ -112,7 +112,14 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
         sockets.take().map(serve_now).unwrap_or_default();
     }
     let beginning = tokio::select! {
-        beginning = begin(&config, &founded, &dialer, begins) => beginning?,
+        beginning = begin(&config, &founded, &dialer, begins) => match beginning {
+            // It ran before, and ends as it would have, had it heard of this first.
+            Err(error) if begins == Begins::Anew && error.is::<Removed>() => {
+                tracing::warn!("{error}; shutting down");
+                return Ok(Ended::Stopped);
+            }
+            beginning => beginning?,
+        },
         name = signals.next() => {
             tracing::info!(signal = name, "received signal while looking for the other members; stopping");
             return Ok(Ended::Stopped);
@@ -206,7 +213,7 @@ async fn wait(signals: &mut Signals, peers: &Peers) -> Ended {
                 Ended::StartAnew
             }
             Some(Outcome::Removed) | None => {
-                tracing::warn!("the member has been permanently removed from the cluster; shutting down");
+                tracing::warn!("{Removed}; shutting down");
                 Ended::Stopped
             }
         },

@@ -89,6 +89,25 @@ fn who_is_not_told_directly_is_told_by_others_soon() {
     drop(hangs);
 }
 
+/// What a replica sends of its own says that it has it, and it acknowledges it no other way. Where that entry had come
+/// through a third replica before, this was overheard, and the key's window stayed open until its maker wrote again.
+#[test]
+fn an_entry_that_came_another_way_before_still_says_that_its_maker_has_it() {
+    let mut net = Net::mesh(3);
+    net.converge();
+    net.run(3_000);
+    let late = net.wires.remove(1);
+    assert_eq!([late.ends[0].node, late.ends[1].node], [0, 2]);
+    net.put(2, "k", "v");
+    net.run(3_000);
+    assert!(net.converged(), "it came through the third");
+    net.wires.push(late);
+    net.run(3_000);
+    assert_eq!(net.report(2, 0).tally.duplicates, 1, "and then from its maker");
+    assert!(net.nodes.iter().all(|node| node.replica.windows_len() == 0));
+    assert!((0..3).all(|wire| [0, 1].iter().all(|side| net.report(wire, *side).equality == Equality::Equal)));
+}
+
 #[test]
 fn after_a_break_it_goes_on_where_it_was() {
     let mut net = Net::new(2);

@@ -138,17 +138,14 @@ impl Board {
         known.logged.len() < REASONS_MAX && known.logged.insert(reason.to_owned())
     }
 
-    /// Forgets a peer that is no member any more, and ends its session.
+    /// Forgets a peer that is no member any more.
     pub(crate) fn forget(&self, peer: ReplicaId) {
-        if let Some(seat) = self.state.lock().peers.remove(&peer).and_then(|known| known.seat) {
-            seat.stop.cancel();
-        }
+        self.state.lock().peers.remove(&peer);
         let _never_set = self.metrics.peer_connected.remove_label_values(&[&peer.to_string()]);
     }
 
     /// Whether a session with the peer runs.
-    #[cfg(test)]
-    fn is_connected(&self, peer: ReplicaId) -> bool {
+    pub(crate) fn is_connected(&self, peer: ReplicaId) -> bool {
         self.state.lock().peers.get(&peer).is_some_and(Known::is_connected)
     }
 

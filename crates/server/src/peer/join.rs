@@ -29,6 +29,11 @@ pub enum Beginning {
     Snapshot(Box<Installed>),
 }
 
+/// This member was removed from the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the member has been permanently removed from the cluster")]
+pub struct Removed;
+
 /// Who can give a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Source {
@@ -137,7 +142,7 @@ pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyho
                 continue;
             }
             if answer.removed_asker {
-                bail!("the member has been permanently removed from the cluster");
+                bail!(Removed);
             }
             met = true;
             if answer.starting || !(answer.knows_asker || answer.has_settled) {
@@ -191,7 +196,7 @@ async fn take(
             }
             Ok(Some(Box::new(installed)))
         }
-        Err(error) if error.is_removal() => bail!("the member has been permanently removed from the cluster"),
+        Err(error) if error.is_removal() => bail!(Removed),
         Err(error) => {
             if troubles.is_news(format!("{} {error}", source.member)) {
                 tracing::warn!(peer = %source.member, %error, "could not fetch what the peer has; trying on");

@@ -13,28 +13,25 @@ mod dial;
 mod events;
 mod fetch;
 pub mod join;
+mod lines;
+mod probe;
 mod report;
 mod service;
 mod session;
 
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::id::ReplicaId;
-use eddy_crdt::members::Member;
 use eddy_crdt::replica::Input;
 use eddy_crdt::sync::exchange::{Exchange, Tuning};
-use eddy_proto::peer::{Frame, MeetRequest, MeetResponse};
-use futures::StreamExt;
+use eddy_proto::peer::{MeetRequest, MeetResponse};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::board::Board;
-use self::dial::Backoff;
 pub use self::dial::Dialer;
 pub(crate) use self::dial::{PING_INTERVAL, PING_TIMEOUT};
 use self::events::Troubles;
@@ -84,6 +81,8 @@ pub struct Peers {
     metrics: Arc<Metrics>,
     sync_interval: Duration,
     troubles: Mutex<Troubles>,
+    /// Peers that read a snapshot.
+    readers: AtomicUsize,
     outcome: tokio::sync::watch::Sender<Option<Outcome>>,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -107,6 +106,7 @@ impl Peers {
             metrics,
             sync_interval: options.sync_interval,
             troubles: Mutex::default(),
+            readers: AtomicUsize::new(0),
             outcome: tokio::sync::watch::Sender::new(None),
             stop,
             tasks,
@@ -116,26 +116,6 @@ impl Peers {
     /// Why this replica cannot go on as it is, once that is so.
     pub fn outcome(&self) -> tokio::sync::watch::Receiver<Option<Outcome>> {
         self.outcome.subscribe()
-    }
-
-    /// Dials the members that are to be dialled, as the list of members changes, until the process stops.
-    pub(crate) async fn run(self: Arc<Self>) {
-        self.tasks.spawn(Arc::clone(&self).heed());
-        self.tasks.spawn(Arc::clone(&self).acknowledge_own());
-        let mut durable = self.node.durable();
-        let mut dialled: HashMap<ReplicaId, (Member, CancellationToken)> = HashMap::new();
-        let mut seen: Option<Arc<Vec<Member>>> = None;
-        loop {
-            let members = Arc::clone(&durable.borrow_and_update().members);
-            if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &members)) {
-                self.follow(&members, &mut dialled);
-                seen = Some(members);
-            }
-            tokio::select! {
-                changed = durable.changed() => if changed.is_err() { return },
-                () = self.stop.cancelled() => return,
-            }
-        }
     }
 
     /// Tells the replica what it has on disk itself: settling waits for that as for what others have. Sessions tell it
@@ -171,70 +151,6 @@ impl Peers {
         }
     }
 
-    /// Starts and stops dialling according to the members.
-    fn follow(self: &Arc<Self>, members: &[Member], dialled: &mut HashMap<ReplicaId, (Member, CancellationToken)>) {
-        let own = self.node.identity().replica;
-        if members.iter().any(|member| member.id == own && member.removed) {
-            self.ends(Outcome::Removed);
-        }
-        let present = |id: ReplicaId| members.iter().find(|member| member.id == id && !member.removed);
-        dialled.retain(|id, (before, stop)| {
-            let stays = present(*id).is_some_and(|member| member.peer_urls == before.peer_urls);
-            if !stays {
-                stop.cancel();
-            }
-            stays
-        });
-        for member in members {
-            if member.removed {
-                self.board.forget(member.id);
-            } else if own < member.id && !dialled.contains_key(&member.id) {
-                let stop = self.stop.child_token();
-                self.tasks.spawn(Arc::clone(self).keep_up(member.clone(), stop.clone()));
-                dialled.insert(member.id, (member.clone(), stop));
-            }
-        }
-    }
-
-    /// Keeps a session with a member up.
-    async fn keep_up(self: Arc<Self>, member: Member, stop: CancellationToken) {
-        let mut backoff = Backoff::new();
-        loop {
-            let began = Instant::now();
-            let end = tokio::select! {
-                end = self.call(&member, stop.child_token()) => end,
-                () = stop.cancelled() => return,
-            };
-            if stop.is_cancelled() {
-                return;
-            }
-            if began.elapsed() >= LASTED {
-                backoff.reset();
-            }
-            self.trouble(member.id, &member.name, &end);
-            tokio::select! {
-                () = tokio::time::sleep(backoff.pause()) => {}
-                () = stop.cancelled() => return,
-            }
-        }
-    }
-
-    /// One attempt: dials and talks until the stream ends.
-    async fn call(self: &Arc<Self>, member: &Member, stop: CancellationToken) -> String {
-        let mut client = match self.dialer.dial(&member.peer_urls).await {
-            Ok(client) => client,
-            Err(error) => return error.to_string(),
-        };
-        let (sender, receiver) = mpsc::channel(FRAMES_WAITING);
-        let outbound = ReceiverStream::new(receiver).map(|message| Frame { message });
-        let inbound = match tokio::time::timeout(dial::CONNECT_TIMEOUT, client.sync(outbound)).await {
-            Ok(Ok(response)) => response.into_inner(),
-            Ok(Err(status)) => return status.message().to_owned(),
-            Err(_) => return "timed out".to_owned(),
-        };
-        session::talk(self, Link { inbound, outbound: sender }, Some(member.id), stop).await.1.to_string()
-    }
-
     /// Takes a stream that a peer opened.
     pub(crate) fn accept(self: &Arc<Self>, link: Link, remote: String) {
         let peers = Arc::clone(self);
@@ -243,10 +159,15 @@ impl Peers {
             let (peer, end) = session::talk(&peers, link, None, stop).await;
             match (peer, &end) {
                 (_, End::Stopped) => {}
-                (Some(peer), end) => peers.trouble(peer, "", &end.to_string()),
-                (None, end) => peers.stranger(&remote, &end.to_string()),
+                (Some(peer), end) if peers.is_member(peer) => peers.trouble(peer, "", &end.to_string()),
+                (_, end) => peers.stranger(&remote, &end.to_string()),
             }
         });
+    }
+
+    /// Whether that is a member, as far as is on disk here.
+    fn is_member(&self, id: ReplicaId) -> bool {
+        self.node.members().iter().any(|member| member.id == id && !member.removed)
     }
 
     /// Logs why there is no connection, once for each reason.

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,8 +25,8 @@ use tonic::Streaming;
 
 use super::board::Seat;
 use super::{Outcome, Peers};
-use crate::node::NodeError;
 use crate::node::peering::Durable;
+use crate::node::{Handle, NodeError};
 
 /// How long a peer may take to say who it is.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,8 +43,8 @@ const ANSWERS_MAX: usize = 4096;
 /// How long to wait before an input is offered again to a queue that was full.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// How long the last words may take.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the last words may take to get across.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Both directions of a stream.
 pub(crate) struct Link {
@@ -87,6 +88,8 @@ struct Talk<'a> {
     inputs: VecDeque<Input>,
     /// Places behind which the peer wants a chunk of a snapshot, once what came before is applied.
     chunks: VecDeque<Option<Place>>,
+    /// That the peer reads a snapshot, once it does.
+    reading: Option<Reading>,
     stop: CancellationToken,
 }
 
@@ -110,14 +113,28 @@ pub(crate) async fn talk(
         outbox: VecDeque::from([hello.encode()]),
         inputs: VecDeque::new(),
         chunks: VecDeque::new(),
+        reading: None,
         stop,
     };
     let end = talk.run(&mut inbound, &outbound, durable).await;
+    if let Some(reading) = talk.reading.take() {
+        reading.end().await;
+    }
     if let End::Protocol(error) = &end
         && let Some(refusal) = error.refusal()
     {
-        // So that the other side's log says why, too.
-        let _too_late = timeout(FAREWELL_TIMEOUT, outbound.send(refusal.encode())).await;
+        // So that the other side knows why, too. A stream that is dropped takes what is on its way with it, so the other
+        // side is to close it.
+        let farewell = async {
+            if outbound.send(refusal.encode()).await.is_ok() {
+                drop(outbound);
+                while let Ok(Some(_)) = inbound.message().await {}
+            }
+        };
+        tokio::select! {
+            _too_late = timeout(FAREWELL_TIMEOUT, farewell) => {}
+            () = peers.stop.cancelled() => {}
+        }
     }
     if let End::Protocol(SyncError::Refused { reason: Reason::RemovedMember, .. }) = &end {
         peers.ends(Outcome::Removed);
@@ -264,7 +281,10 @@ impl Talk<'_> {
         self.outbox.extend(turn.messages.iter().map(Message::encode));
         for event in turn.events {
             match event {
-                SessionEvent::SnapshotWanted { after } => self.chunks.push_back(after),
+                SessionEvent::SnapshotWanted { after } => {
+                    self.reading.get_or_insert_with(|| Reading::begin(self.peers));
+                    self.chunks.push_back(after);
+                }
                 event => self.peers.event(event),
             }
         }
@@ -277,8 +297,39 @@ impl Talk<'_> {
     }
 }
 
+/// That a peer reads a snapshot: nothing is settled until the last of them has ended.
+struct Reading(Option<Arc<Peers>>);
+
+impl Reading {
+    fn begin(peers: &Arc<Peers>) -> Self {
+        peers.readers.fetch_add(1, Ordering::AcqRel);
+        Self(Some(Arc::clone(peers)))
+    }
+
+    /// The node, when this was the last.
+    fn leave(&mut self) -> Option<Handle> {
+        let peers = self.0.take()?;
+        (peers.readers.fetch_sub(1, Ordering::AcqRel) == 1).then(|| peers.node.clone())
+    }
+
+    /// The stream is over: the peer has read all, or will begin again.
+    async fn end(mut self) {
+        if let Some(node) = self.leave()
+            && let Err(error) = apply(node, Input::Release).await
+        {
+            tracing::debug!(%error, "settling goes on in a minute");
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 /// Has an input applied, waiting for a place in the queue. True when the replica refused something of it.
-async fn apply(node: crate::node::Handle, input: Input) -> Result<bool, NodeError> {
+async fn apply(node: Handle, input: Input) -> Result<bool, NodeError> {
     loop {
         match node.hand_on(input.clone()).await {
             Err(NodeError::TooManyRequests) => tokio::time::sleep(RETRY_AFTER).await,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use eddy_proto::admin::admin_client::AdminClient;
-use eddy_proto::admin::{Equality, StatusRequest, StatusResponse};
+use eddy_proto::admin::{Dot, Equality, StatusRequest, StatusResponse};
 use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
 use eddy_proto::etcdserverpb::kv_client::KvClient;
 use eddy_proto::etcdserverpb::{
@@ -97,29 +97,23 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// Waits until all replicas hold the same, and have settled it: each knows it of all others.
+    /// Waits until all replicas hold the same, have settled it (each knows it of all others), and each pair that is
+    /// connected has compared its states.
     pub async fn settled(&self) -> Result<()> {
-        self.equal_with(true).await
-    }
-
-    /// Waits until all replicas hold the same. One that gave a snapshot settles nothing for a minute.
-    pub async fn equal(&self) -> Result<()> {
-        self.equal_with(false).await
-    }
-
-    async fn equal_with(&self, settled: bool) -> Result<()> {
-        eventually("all replicas are equal", || async {
+        eventually("all replicas are equal and have settled", || async {
             let mut states = Vec::new();
             for replica in &self.replicas {
-                let status = replica.status().await?;
-                for peer in &status.peers {
-                    ensure!(peer.equality() != Equality::Different, "{} differs from {}", replica.name, peer.name);
-                }
-                states.push((status.vector, status.state_hash, status.windows));
+                states.push(replica.status().await?);
             }
-            let (vector, hash, _) = &states[0];
-            let equal = states.iter().all(|state| state.0 == *vector && state.1 == *hash && !(settled && state.2 > 0));
-            ensure!(equal, "{:#?}", states.iter().map(|state| (&state.1, state.2)).collect::<Vec<_>>());
+            let first = &states[0];
+            let settled = states.iter().all(|state| {
+                state.vector == first.vector
+                    && state.state_hash == first.state_hash
+                    && state.windows == 0
+                    && state.peers.len() + 1 == self.replicas.len()
+                    && state.peers.iter().all(|peer| peer.connected && peer.equality() == Equality::Equal)
+            });
+            ensure!(settled, "{}", states.iter().map(summary).collect::<String>());
             Ok(())
         })
         .await?;
@@ -130,6 +124,27 @@ impl Cluster {
         ensure!(contents.iter().all(|content| *content == contents[0]), "the same hash and different keys");
         Ok(())
     }
+}
+
+/// What matters of a state, for the message of a test that fails.
+fn summary(state: &StatusResponse) -> String {
+    let dots = |vector: &[Dot]| -> String {
+        vector
+            .iter()
+            .map(|dot| format!(" {:.4}/{:.4}:{}", format!("{:x}", dot.member_id), format!("{:x}", dot.birth), dot.seq))
+            .collect()
+    };
+    let peers: String = state
+        .peers
+        .iter()
+        .map(|peer| {
+            let (name, equality, connected) = (&peer.name, peer.equality(), peer.connected);
+            format!("\n    {name}: connected {connected}, {equality:?}, {}, has{}", peer.error, dots(&peer.vector))
+        })
+        .collect();
+    let (name, hash, windows) = (&state.name, &state.state_hash, state.windows);
+    let (vector, floor) = (dots(&state.vector), dots(&state.floor));
+    format!("\n  {name}: {hash}, {windows} windows, has{vector}, floor{floor}{peers}")
 }
 
 /// The flags that name a member of a cluster.

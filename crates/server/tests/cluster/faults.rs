@@ -84,5 +84,5 @@ async fn a_wiped_data_dir_is_filled_again() -> Result<()> {
     assert_ne!(cluster.replicas[2].status().await?.birth, birth);
     cluster.replicas[2].put("after", "z").await?;
     cluster.replicas[0].shows("after", Some("z")).await?;
-    cluster.equal().await
+    cluster.settled().await
 }

@@ -38,7 +38,7 @@ async fn a_member_is_added_joins_and_is_removed() -> Result<()> {
         })
         .await?;
     }
-    cluster.equal().await?;
+    cluster.settled().await?;
 
     cluster.replicas[0].remove(added.id).await?;
     let mut removed = cluster.replicas.pop().context("the new member")?;
@@ -54,7 +54,30 @@ async fn a_member_is_added_joins_and_is_removed() -> Result<()> {
     }
     cluster.replicas[2].put("without", "z").await?;
     cluster.replicas[0].shows("without", Some("z")).await?;
-    cluster.equal().await
+    cluster.settled().await
+}
+
+/// The one with the larger id is dialled, and by nobody once it was removed; the one with the smaller dials.
+#[tokio::test]
+async fn whoever_was_removed_while_it_was_away_learns_of_it_when_it_comes_back() -> Result<()> {
+    for removes_last in [true, false] {
+        let mut cluster = Cluster::start(3).await?;
+        let mut ids = Vec::new();
+        for replica in &cluster.replicas {
+            ids.push(replica.status().await?.member_id);
+        }
+        let id = if removes_last { ids.iter().max() } else { ids.iter().min() }.copied().context("members")?;
+        let place = ids.iter().position(|other| *other == id).context("its place")?;
+        let mut removed = cluster.replicas.remove(place);
+        removed.server.kill()?;
+        cluster.replicas[0].remove(id).await?;
+        removed.server.respawn()?;
+        let status = removed.server.ended(PATIENCE).await?;
+        assert!(status.success(), "{status}: {}", removed.server.log_tail());
+        removed.logs("the member has been permanently removed from the cluster").await?;
+        cluster.settled().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

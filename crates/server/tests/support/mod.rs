@@ -7,6 +7,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -279,8 +280,19 @@ impl How {
     }
 }
 
-/// Two ports that were free a moment ago.
+/// Ports below those that systems give to outgoing connections, which would take one that a test is about to use.
+const PORTS: std::ops::Range<u16> = 15_000..32_000;
+
+/// Two ports that were free a moment ago, and that this process gives to nobody else.
 pub fn free_ports() -> Result<[u16; 2]> {
-    let (a, b) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-    Ok([a.local_addr()?.port(), b.local_addr()?.port()])
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let next = || {
+        let count = u32::from(PORTS.end - PORTS.start);
+        // Test processes that run at the same time begin at different places.
+        let place = std::process::id().wrapping_mul(127).wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % count;
+        PORTS.start + place as u16
+    };
+    let mut free =
+        (0..PORTS.end - PORTS.start).map(|_| next()).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().zip(free.next()).map(|(a, b)| [a, b]).context("no free port")
 }

@@ -126,6 +126,7 @@ impl Session {
         if self.stage != Stage::Open || !self.of_this_run(epoch, now, turn) {
             return Ok(());
         }
+        let mut told = false;
         for bytes in entries {
             let len = bytes.len();
             let entry = entry_wire::decode(bytes)?;
@@ -133,8 +134,11 @@ impl Session {
             self.outgoing.seen_from_peer(dot);
             if dot.origin == peer.origin() {
                 // Its own entries are on its disk, with all that they depend on: as good as an acknowledgement. It counts
-                // from now on, whether the entry has to wait or not: what the peer acknowledges next leaves it out.
-                self.incoming.acks.entry(peer.member).or_default().advance(dot);
+                // from now on, whether the entry has to wait or came another way before: what the peer acknowledges
+                // next leaves it out.
+                let ack = self.incoming.acks.entry(peer.member).or_default();
+                told |= !ack.contains(dot);
+                ack.advance(dot);
             }
             if self.incoming.known(replica, dot) {
                 self.tally.duplicates += 1;
@@ -157,8 +161,14 @@ impl Session {
             turn.messages.push(self.ask_again(replica, now, false));
             return Ok(());
         }
-        self.take_parked(peer, replica, durable, now, turn)?;
+        self.take_parked(peer, replica, now, turn)?;
         self.tally.early += self.incoming.parked.len() as u64;
+        if told {
+            let ack = self.incoming.ack_of(peer.member).clone();
+            self.outgoing.acknowledged(&ack, now);
+            // Behind the entries; the replica lets it wait for those that it lacks still.
+            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.member, ack)] });
+        }
         Ok(())
     }
 
@@ -167,7 +177,6 @@ impl Session {
         &mut self,
         peer: &Peer,
         replica: &Replica,
-        durable: &VersionVector,
         now: Now,
         turn: &mut Turn,
     ) -> Result<(), SyncError> {
@@ -176,7 +185,7 @@ impl Session {
             return Ok(());
         }
         let (mut entries, mut waiting) = (Vec::with_capacity(inc.parked.len()), VecDeque::new());
-        let (mut expanded, mut told, mut no_base) = (0, false, false);
+        let (mut expanded, mut no_base) = (0, false);
         // The peer sends in causal order, so that one pass finds all that can be taken.
         while let Some((entry, len)) = inc.parked.pop_front() {
             let dot = entry.head.dot;
@@ -211,18 +220,12 @@ impl Session {
                 }
             }
             inc.handed.advance(dot);
-            told |= dot.origin == peer.origin();
             entries.push(entry);
         }
         inc.parked = waiting;
         self.tally.received_entries += entries.len() as u64;
         if !entries.is_empty() {
             turn.inputs.push(Input::Entries { from: peer.member, entries });
-        }
-        if told {
-            let ack = inc.ack_of(peer.member).clone();
-            self.outgoing.acknowledged(&ack, now);
-            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.member, ack)] });
         }
         let impatient = now.mono_ms >= self.incoming.parked_ms.saturating_add(self.exchange.tuning().patience_ms);
         if no_base {

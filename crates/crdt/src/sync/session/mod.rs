@@ -269,7 +269,7 @@ impl Session {
         turn.messages.extend(self.clocks.ping(tuning.ping_interval_ms, now));
         if self.stage == Stage::Open {
             self.take_later(&peer, replica, durable, now, &mut turn);
-            self.take_parked(&peer, replica, durable, now, &mut turn)?;
+            self.take_parked(&peer, replica, now, &mut turn)?;
             self.send_entries(&peer, replica, durable, now, max_bytes, &mut turn);
             self.send_acks(&peer, replica, durable, now, &mut turn);
             self.send_hash(&peer, replica, durable, now, &mut turn);

@@ -1,0 +1,59 @@
+//! Whether this replica is still a member, asked of those who would dial it.
+//!
+//! Whoever was removed while it was away is dialled by nobody: it would wait for ever, and take writes that never get
+//! anywhere. So it asks the members that do not dial it although they should.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eddy_crdt::members::Member;
+use eddy_proto::peer::MeetRequest;
+use futures::future::join_all;
+use tokio::time::{sleep, timeout};
+
+use super::{Outcome, Peers};
+
+/// How often members that do not dial are asked: as often as they would dial.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+
+/// How long an answer may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Peers {
+    /// Asks, until the process stops or this replica turns out to have been removed.
+    pub(super) async fn probe(self: Arc<Self>) {
+        let own = self.node.identity().replica;
+        loop {
+            tokio::select! {
+                () = sleep(PROBE_EVERY) => {}
+                () = self.stop.cancelled() => return,
+            }
+            let members = self.node.members();
+            let silent = |member: &&Member| !member.removed && member.id < own && !self.board.is_connected(member.id);
+            let asked = join_all(members.iter().filter(silent).map(|member| self.is_removed_at(member)));
+            let removed = tokio::select! {
+                answers = asked => answers.contains(&true),
+                () = self.stop.cancelled() => return,
+            };
+            if removed {
+                self.ends(Outcome::Removed);
+                return;
+            }
+        }
+    }
+
+    /// Whether that member knows that this replica was removed. One that cannot be reached knows nothing.
+    async fn is_removed_at(&self, member: &Member) -> bool {
+        let identity = self.node.identity();
+        let request = MeetRequest {
+            cluster_id: identity.cluster.get(),
+            member_id: identity.replica.get(),
+            peer_urls: Vec::new(),
+        };
+        let meet = async { self.dialer.dial(&member.peer_urls).await.ok()?.meet(request).await.ok() };
+        let answer = timeout(PROBE_TIMEOUT, meet).await.ok().flatten().map(tonic::Response::into_inner);
+        answer.is_some_and(|answer| {
+            answer.cluster_id == identity.cluster.get() && answer.member_id == member.id.get() && answer.removed_asker
+        })
+    }
+}
