@@ -52,6 +52,10 @@ class Network:
             except OSError:
                 writer.close()
                 return
+            if not self.open:
+                writer.close()
+                back.close()
+                return
             pair = {writer, back}
             self.writers |= pair
             await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
@@ -143,7 +147,8 @@ class Pki:
         folder.mkdir()
         self._openssl("req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=sites -keyout ca.key -out ca.crt")
         names = "DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:10.96.0.1"
-        self._certificate("apiserver", "/CN=kube-apiserver", f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth")
+        usage = "extendedKeyUsage=serverAuth,clientAuth"
+        self._certificate("apiserver", "/CN=kube-apiserver", f"subjectAltName={names}\n{usage}")
         for user, subject in self.USERS.items():
             self._certificate(user, subject, "extendedKeyUsage=clientAuth")
         self._openssl("genrsa -out sa.key 2048")
@@ -182,18 +187,20 @@ class Site:
             self._kubeconfig(user)
         config = lambda user: self.folder / f"{user}.kubeconfig"
         program = lambda name, argv, again=False: Program(name, argv, self.folder / f"{name}.log", self.name, again)
+        kubeconfigs = lambda user: [
+            f"--{flag}={config(user)}" for flag in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+        ]
         common = ["--bind-address=127.0.0.1", "--kube-api-qps=100", "--kube-api-burst=200"]
-        self.kcm_argv = [
+        self.controllers = program("controller-manager", [
             peers / "kube-controller-manager", *common, f"--secure-port={kcm}", f"--cert-dir={self.folder}/kcm",
-            *(f"--{flag}={config('controller-manager')}" for flag in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")),
+            *kubeconfigs("controller-manager"),
             f"--service-account-private-key-file={pki.folder}/sa.key", f"--root-ca-file={pki.folder}/ca.crt",
             "--use-service-account-credentials=true", f"--node-monitor-grace-period={NODE_GRACE}s",
             "--node-monitor-period=2s", "--node-eviction-rate=10", "--concurrent-gc-syncs=4",
-        ]  # fmt: skip
-        self.controllers = program("controller-manager", self.kcm_argv, again=True)
+        ], again=True)  # fmt: skip
         self.scheduler = program("scheduler", [
             peers / "kube-scheduler", *common, f"--secure-port={scheduler}", f"--cert-dir={self.folder}/scheduler",
-            *(f"--{flag}={config('scheduler')}" for flag in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")),
+            *kubeconfigs("scheduler"),
         ], again=True)  # fmt: skip
         self.kwok = program("kwok", [
             peers / "kwok", f"--config={HERE}/kwok.yaml", f"--kubeconfig={config('admin')}",
@@ -234,8 +241,12 @@ class Site:
         pki = self.pki.folder
         config = {
             "apiVersion": "v1", "kind": "Config", "current-context": "x",
-            "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{self.secure}", "certificate-authority": f"{pki}/ca.crt"}}],
-            "users": [{"name": "u", "user": {"client-certificate": f"{pki}/{user}.crt", "client-key": f"{pki}/{user}.key"}}],
+            "clusters": [{"name": "c", "cluster": {
+                "server": f"https://127.0.0.1:{self.secure}", "certificate-authority": f"{pki}/ca.crt",
+            }}],
+            "users": [{"name": "u", "user": {
+                "client-certificate": f"{pki}/{user}.crt", "client-key": f"{pki}/{user}.key",
+            }}],
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         }  # fmt: skip
         (self.folder / f"{user}.kubeconfig").write_text(json.dumps(config))
@@ -243,7 +254,8 @@ class Site:
     # -------------------------------------------------------------- asking it
 
     def kubectl_argv(self, *args):
-        return [str(self.bin / "kubectl"), f"--kubeconfig={self.folder}/admin.kubeconfig", f"--cache-dir={self.folder}/cache", *args]
+        folder = self.folder
+        return [str(self.bin / "kubectl"), f"--kubeconfig={folder}/admin.kubeconfig", f"--cache-dir={folder}/cache", *args]
 
     def kubectl(self, *args, stdin=None, timeout=90):
         """Its output; fails with what it said."""

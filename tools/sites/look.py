@@ -75,7 +75,8 @@ def owned_by_nobody(site):
 
 def endpoints(site, namespace, service):
     """The addresses that the Service's slices name, sorted."""
-    path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io/service-name%3D{service}"
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    path += f"?labelSelector=kubernetes.io/service-name%3D{service}"
     return sorted(a for slice_ in site.get(path)["items"] for e in slice_["endpoints"] for a in e["addresses"])
 
 

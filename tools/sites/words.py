@@ -61,11 +61,15 @@ class Sites:
         if not self.check(name, look_at, within):
             raise Stop(name)
 
-    def stop(self):
-        """Ends all processes: those that would only miss their store at once, then the stores."""
+    def stop_kubernetes(self):
+        """At once: what they know is in the replicas."""
         for program in [p for site in self.sites for p in site.programs()] + self.watches:
             if program.name != "eddy":
                 program.stop(signal.SIGKILL)
+
+    def stop(self):
+        """Ends all processes."""
+        self.stop_kubernetes()
         for site in self.sites:
             if site.eddy:
                 site.eddy.stop()
@@ -88,11 +92,21 @@ class Sites:
             return f"alarms {alarms}, different {different}, not connected {unknown}"
         return None if len(vectors) > 1 or len(hashes) == 1 else f"hashes {hashes}"
 
+    def at_rest(self):
+        """When nobody writes any more: one vector, one hash, and nothing left to be settled."""
+        statuses = [site.status() for site in self.sites]
+        vectors = {json.dumps(sorted(s["vector"], key=str)) for s in statuses}
+        hashes = {s["state_hash"] for s in statuses}
+        unsettled = [s["unsettled_keys"] for s in statuses]
+        states = {p["state"] for s in statuses for p in s["peers"]}
+        if len(vectors) > 1 or len(hashes) > 1 or any(unsettled) or states != {"equal"}:
+            return f"{len(vectors)} vectors, {len(hashes)} hashes, unsettled {unsettled}, {states}"
+
     def same_objects(self):
         return "; ".join(look.differences(self.sites, self.paths)[:4])
 
     def leader(self, site, component):
-        """The site whose component holds the lease, as seen at `site`."""
+        """Who holds the component's lease, and when it was renewed, as seen at `site`."""
         lease = site.get(f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{component}")
         return lease["spec"]["holderIdentity"], lease["spec"]["renewTime"]
 
@@ -116,10 +130,8 @@ class Sites:
         if site or nodes:
             spec["nodeSelector"] = nodes or {"site": site.name}
         if tolerate is not None:
-            spec["tolerations"] = [
-                {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": tolerate}
-                for why in ("unreachable", "not-ready")
-            ]
+            short = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": tolerate}
+            spec["tolerations"] = [{"key": f"node.kubernetes.io/{why}", **short} for why in ("unreachable", "not-ready")]
         labels = {"app": name}
         return json.dumps({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": NS, "labels": labels},
