@@ -44,6 +44,9 @@ type Scalars = BTreeMap<String, Scalar>;
 struct Replayed {
     scalars: Scalars,
     edits: BTreeMap<String, Edit>,
+    /// Edits that only make the document say what the writer saw, and when what it saw was written. They are not the
+    /// writer's: whoever really edits such a leaf at the same time outdoes them.
+    seen: BTreeMap<String, Written>,
     point: Point,
 }
 
@@ -70,7 +73,7 @@ pub fn merge(
     replay.run(&versions)?;
     let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     let mut merged = replay.state(&heads, &versions)?;
-    let replaced = schema.is_pod() && replay.follow_node(&mut merged, &heads, &versions)?;
+    let replaced = schema.is_pod() && replay.follow_node(&mut merged, &heads, &versions)?.is_some();
     replay.clamp(&mut merged);
     let object = replay.assemble(&merged);
     let given_up = replay.given_up(&object, &versions);
@@ -107,16 +110,22 @@ impl<'a> Replay<'a> {
         for (at, (version, object)) in versions.iter().enumerate() {
             let after = scalars(object, self.schema, &mut self.leaves);
             let parents = graph.parents(at);
+            let mut seen = BTreeMap::new();
             let edits = match parents {
                 [] => edits(&self.base, &after),
                 [parent] => edits(&self.replayed[*parent].scalars, &after),
-                _ => edits(&self.state(parents, versions)?, &after),
+                _ => {
+                    let before = self.state(parents, versions)?;
+                    let edits = edits(&before, &after);
+                    seen = self.seen(before, &after, &edits, parents, versions)?;
+                    edits
+                }
             };
             let point = self.point(parents);
             let changes = edits.iter().map(|(key, edit)| (key.as_str(), edit));
             let point = self.document.commit(at, version.dot, &point, changes)?;
             self.touched.extend(edits.keys().cloned());
-            self.replayed.push(Replayed { scalars: after, edits, point });
+            self.replayed.push(Replayed { scalars: after, edits, seen, point });
         }
         Ok(())
     }
@@ -137,28 +146,63 @@ impl<'a> Replay<'a> {
         let point = self.point(heads);
         let mut state = self.base.clone();
         for key in &self.touched {
-            let values = self.document.values(key, &point)?;
-            let resolution = self.leaves.get(key).map_or(Resolution::LastWriter, |(_, resolution)| *resolution);
-            let order = |writer: Option<usize>| writer.map(|at| versions[at].0.order());
-            let values = values.into_iter().map(|(writer, scalar)| (order(writer), scalar)).collect();
-            match resolve(values, resolution) {
-                Some(scalar) => state.insert(key.clone(), scalar),
+            match self.leaf(key, &point, versions)? {
+                Some((_, scalar)) => state.insert(key.clone(), scalar),
                 None => state.remove(key),
             };
         }
         Ok(state)
     }
 
-    /// The status of a pod that the heads have bound to different nodes is that of the node that it stays on.
+    /// A leaf at that point, and when it was written.
+    fn leaf(
+        &self,
+        key: &str,
+        point: &Point,
+        versions: &[&(&Version, Cow<'_, Object>)],
+    ) -> Result<Option<(Written, Scalar)>, DocumentError> {
+        let resolution = self.leaves.get(key).map_or(Resolution::LastWriter, |(_, resolution)| *resolution);
+        let order = |writer: Option<usize>| {
+            let at = writer?;
+            self.replayed[at].seen.get(key).copied().unwrap_or_else(|| Some(versions[at].0.order()))
+        };
+        let values = self.document.values(key, point)?;
+        Ok(resolve(values.into_iter().map(|(writer, scalar)| (order(writer), scalar)).collect(), resolution))
+    }
+
+    /// Which of a version's edits say only what its writer saw where these parents come together: the status of a pod
+    /// that they have bound to different nodes.
+    fn seen(
+        &self,
+        mut before: Scalars,
+        after: &Scalars,
+        edits: &BTreeMap<String, Edit>,
+        parents: &[usize],
+        versions: &[&(&Version, Cow<'_, Object>)],
+    ) -> Result<BTreeMap<String, Written>, DocumentError> {
+        let mut seen = BTreeMap::new();
+        if !self.schema.is_pod() {
+            return Ok(seen);
+        }
+        let Some(stay) = self.follow_node(&mut before, parents, versions)? else { return Ok(seen) };
+        let point = self.point(&stay);
+        for key in edits.keys().filter(|key| before.get(*key) == after.get(*key)) {
+            seen.insert(key.clone(), self.leaf(key, &point, versions)?.and_then(|(written, _)| written));
+        }
+        Ok(seen)
+    }
+
+    /// The status of a pod that the heads have bound to different nodes is that of the node that it stays on: says which
+    /// heads bind it there.
     fn follow_node(
         &self,
         merged: &mut Scalars,
         heads: &[usize],
         versions: &[&(&Version, Cow<'_, Object>)],
-    ) -> Result<bool, DocumentError> {
+    ) -> Result<Option<Vec<usize>>, DocumentError> {
         let nodes: BTreeSet<&str> = heads.iter().filter_map(|&at| versions[at].1.node()).collect();
         if nodes.len() < 2 {
-            return Ok(false);
+            return Ok(None);
         }
         let node = merged.get(".spec.nodeName").cloned();
         let stay: Vec<usize> = heads
@@ -169,7 +213,7 @@ impl<'a> Replay<'a> {
         let of_status = |key: &str| self.leaves.get(key).is_some_and(|(path, _)| path.begins_with(&["status"]));
         merged.retain(|key, _| !of_status(key));
         merged.extend(self.state(&stay, versions)?.into_iter().filter(|(key, _)| of_status(key)));
-        Ok(true)
+        Ok(Some(stay))
     }
 
     /// Raises counters to their minimum.
@@ -204,7 +248,7 @@ impl<'a> Replay<'a> {
         let mut lost: BTreeMap<Dot, Vec<&str>> = BTreeMap::new();
         for (at, replayed) in self.replayed.iter().enumerate() {
             let dot = versions[at].0.dot;
-            for key in replayed.edits.keys() {
+            for key in replayed.edits.keys().filter(|key| !replayed.seen.contains_key(*key)) {
                 let Some((path, resolution)) = self.leaves.get(key) else { continue };
                 let is_order = matches!(path.steps().last(), Some(Step::Order));
                 let wanted = match replayed.scalars.get(key) {
@@ -280,23 +324,22 @@ fn edits(before: &Scalars, after: &Scalars) -> BTreeMap<String, Edit> {
 type Written = Option<(Stamp, Dot)>;
 
 /// One of several concurrent values.
-fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option<Scalar> {
+fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option<(Written, Scalar)> {
     let counter = |scalar: &Scalar| match scalar {
         Scalar::Counter(number) => Some(*number),
         Scalar::Text(_) => None,
     };
     if values.iter().all(|(_, scalar)| counter(scalar).is_some()) {
-        return values.into_iter().max_by_key(|(_, scalar)| counter(scalar)).map(|(_, scalar)| scalar);
+        return values.into_iter().max_by_key(|(_, scalar)| counter(scalar));
     }
     values.retain(|(_, scalar)| counter(scalar).is_none());
-    let chosen = match resolution {
+    match resolution {
         Resolution::LastWriter | Resolution::Counter { .. } => values.into_iter().max_by_key(|(written, _)| *written),
         Resolution::FirstWriter => values.into_iter().min_by_key(|(written, _)| *written),
         Resolution::LeaderElection => {
             values.into_iter().max_by_key(|(written, scalar)| (Claim::read(scalar), *written))
         }
-    };
-    chosen.map(|(_, scalar)| scalar)
+    }
 }
 
 /// A claim to be leader, as `spec` of a Lease; the greatest stands.

@@ -122,6 +122,40 @@ fn a_pod_bound_by_two_schedulers_stays_where_it_was_bound_first_with_that_status
     assert!(given_up(&outcome).iter().any(|what| what.contains(".spec.nodeName")), "{:?}", outcome.given_up);
 }
 
+/// Seen with three real control planes: a third site heard of both bindings, but not yet of the status from the first node,
+/// and its scheduler wrote another condition on top of that. Its write must not carry the status that it merely saw: the
+/// pod stayed `Pending` for ever while it ran.
+#[test]
+fn a_third_site_that_saw_both_bindings_does_not_undo_the_status_of_the_node_that_the_pod_stays_on() {
+    let mut sites = sites_with(POD, 3);
+    change(&mut sites, 0, |pod| set(pod, &["spec", "nodeName"], string("edge-1")));
+    sites.sync(0, 2);
+    change(&mut sites, 0, |pod| {
+        set(pod, &["status", "phase"], string("Running"));
+        set(pod, &["status", "podIP"], string("10.0.1.1"));
+        set_condition(pod, "Ready", "True");
+    });
+    change(&mut sites, 1, |pod| set(pod, &["spec", "nodeName"], string("edge-2")));
+    change(&mut sites, 1, |pod| {
+        set(pod, &["status", "phase"], string("Failed"));
+        set(pod, &["status", "podIP"], string("10.0.2.2"));
+    });
+    sites.sync(1, 2);
+    assert_eq!(field(&object(&sites, 2), &["status", "phase"]), Some("Pending"));
+    change(&mut sites, 2, |pod| set_condition(pod, "Noted", "True"));
+    change(&mut sites, 2, |pod| set(pod, &["metadata", "labels", "zone"], string("north")));
+    let (outcome, pod) = meet(&mut sites);
+    assert_eq!(field(&pod, &["spec", "nodeName"]), Some("edge-1"));
+    assert_eq!(field(&pod, &["status", "phase"]), Some("Running"));
+    assert_eq!(field(&pod, &["status", "podIP"]), Some("10.0.1.1"));
+    assert_eq!(status_of(&pod, "Ready").as_deref(), Some("True"));
+    assert_eq!(status_of(&pod, "Noted").as_deref(), Some("True"));
+    assert_eq!(field(&pod, &["metadata", "labels", "zone"]), Some("north"));
+    // Nothing that the third site wrote itself was given up.
+    let third = sites.known(2).last().expect("written").dot.origin.replica;
+    assert!(outcome.given_up.iter().all(|given| given.dot.origin.replica != third), "{:?}", outcome.given_up);
+}
+
 #[test]
 fn the_first_binding_wins_although_its_site_wrote_last() {
     let mut sites = sites_with(POD, 2);
