@@ -1,7 +1,7 @@
 //! A real kube-apiserver on eddy: objects are written and watched, eddy is killed with SIGKILL and comes back, and the
 //! apiserver goes on as if nothing had happened.
 //!
-//! `cargo test -p eddy-server --features peers --test kubernetes`, after `tools/peers/build kubernetes`.
+//! `cargo test -p eddy-server --test kubernetes`, after `tools/peers/build kubernetes`.
 
 mod support;
 

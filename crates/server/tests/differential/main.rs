@@ -1,6 +1,6 @@
 //! Sends the same random requests to eddy and to a real etcd and compares every answer.
 //!
-//! `cargo test -p eddy-server --features peers --test differential`. Environment:
+//! `cargo test -p eddy-server --test differential`. Environment:
 //! `EDDY_BIN` (default: the eddy of this build), `EDDY_PEERS` (folder that `tools/peers/build` filled), `EDDY_DIFF_REQUESTS`
 //! (default 100000), `EDDY_DIFF_SEED` (default 1), `EDDY_DIFF_PAIRS` (pairs of servers at a time), `EDDY_DIFF_FAILURES`
 //! (how many failures are shrunk before it stops), `EDDY_DIFF_RESTARTED` (requests around restarts, default 2000),
