@@ -120,6 +120,11 @@ impl Replica {
         Ok(Reply::Members(self.members.iter().filter(|member| !member.removed).cloned().collect()))
     }
 
+    pub(crate) fn set_members(&mut self, members: Members) {
+        self.state.shared = members.iter().nth(1).is_some();
+        self.members = members;
+    }
+
     /// Brings up to date what is derived from these system keys.
     pub(crate) fn follow_system<'a>(
         &mut self,
@@ -162,7 +167,7 @@ impl Replica {
     pub(crate) fn read_members(&mut self, now: Now, effects: &mut Effects) {
         let id = self.identity.replica;
         let was_removed = self.members.is_removed(id);
-        self.members = Members::read(&self.state.system);
+        self.set_members(Members::read(&self.state.system));
         if self.members.is_removed(id) {
             if !was_removed {
                 effects.notices.push(Notice::Removed);
@@ -183,7 +188,7 @@ impl Replica {
                 // Another member with a smaller id has it: revisions of both would be mistaken for each other's.
                 let Some(ordinal) = self.members.free_ordinal() else { return };
                 self.draft(now, effects, |draft| draft.write_system(SystemKey::Ordinal(ordinal, id), Bytes::new()));
-                self.members = Members::read(&self.state.system);
+                self.set_members(Members::read(&self.state.system));
                 self.take_ordinal(now, ordinal, effects);
             }
         }

@@ -33,7 +33,7 @@ impl Replica {
         let id = self.identity.replica;
         if self.members.get(id).is_some() {
             self.draft(now, effects, |draft| draft.write_system(SystemKey::Space(id), members::space_value(space)));
-            self.members = members::Members::read(&self.state.system);
+            self.set_members(members::Members::read(&self.state.system));
         }
         Ok(Reply::Leap { revision: first })
     }

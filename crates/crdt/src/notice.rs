@@ -3,6 +3,7 @@
 use crate::id::{Dot, Origin, ReplicaId};
 use crate::key::{Key, Keyspace};
 use crate::merge::{GivenUp, Rule};
+use crate::revision::Revision;
 
 /// A merge of concurrent versions.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,6 +14,8 @@ pub struct MergeReport {
     pub key: Key,
     /// The entry whose arrival made the merge necessary.
     pub dot: Dot,
+    /// The revision at which clients saw the outcome; `None` when it was what they saw already.
+    pub revision: Option<Revision>,
     /// The rule that decided.
     pub rule: Rule,
     /// What of the concurrent versions is not in the outcome.

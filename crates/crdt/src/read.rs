@@ -19,9 +19,16 @@ pub struct View<'a> {
     pub current: Revision,
     /// The revision of the last compaction; -1 for none.
     pub compacted: Revision,
+    /// Whether other replicas have revisions too, in spaces of their own.
+    pub shared: bool,
 }
 
 impl View<'_> {
+    /// Whether that revision may be another replica's.
+    pub fn is_foreign(&self, at: Revision) -> bool {
+        self.shared && at.get() > 0 && at.space() != self.current.space()
+    }
+
     /// Whether a transaction may read at that revision.
     ///
     /// # Errors
@@ -29,6 +36,7 @@ impl View<'_> {
     pub fn check(&self, at: ReadAt) -> Result<(), Refusal> {
         match at {
             ReadAt::Latest => Ok(()),
+            ReadAt::Revision(at) if self.is_foreign(Revision::new(at)) => Err(Refusal::Compacted),
             ReadAt::Revision(at) if Revision::new(at) > self.current => Err(Refusal::FutureRevision),
             ReadAt::Revision(at) if Revision::new(at) < self.compacted => Err(Refusal::Compacted),
             ReadAt::Revision(_) => Ok(()),
@@ -41,6 +49,7 @@ impl View<'_> {
     /// When the revision is yet to come, or compacted.
     pub fn range(&self, op: &RangeOp) -> Result<RangeReply, Refusal> {
         let at = match op.at {
+            ReadAt::Revision(at) if self.is_foreign(Revision::new(at)) => return Err(Refusal::Compacted),
             ReadAt::Revision(at) if Revision::new(at) > self.current => return Err(Refusal::FutureRevision),
             ReadAt::Revision(at) if at > 0 => Revision::new(at),
             ReadAt::Latest | ReadAt::Revision(_) => self.current,

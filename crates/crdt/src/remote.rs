@@ -204,6 +204,13 @@ impl Replica {
                     keyspace: change.keyspace,
                     key: change.key.clone(),
                     dot: head.dot,
+                    revision: match step {
+                        _ if change.keyspace == Keyspace::System => None,
+                        Step::Nothing => None,
+                        Step::Put | Step::Delete => Some(self.revision.next()),
+                        // Behind the delete of what was there.
+                        Step::Replace => Some(self.revision.next().next()),
+                    },
                     rule,
                     given_up: outcome.given_up.clone(),
                 };

@@ -262,6 +262,9 @@ impl Replica {
         if at <= self.state.compacted {
             return Err(Refusal::Compacted);
         }
+        if self.is_foreign(at, self.revision) {
+            return Err(Refusal::Compacted);
+        }
         if at > self.revision {
             return Err(Refusal::FutureRevision);
         }
@@ -273,7 +276,14 @@ impl Replica {
     /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept: whoever
     /// reads here may still read at the newest revision that is.
     fn view(&self, current: Revision) -> View<'_> {
-        View { index: &self.state.index, current, compacted: self.state.compacted.min(current) }
+        let State { index, compacted, shared, .. } = &self.state;
+        View { index, current, compacted: (*compacted).min(current), shared: *shared }
+    }
+
+    /// Whether a revision is of another space than `current` and may be another replica's: what came since cannot be told,
+    /// so whoever asks for it is answered as if it were compacted.
+    pub fn is_foreign(&self, at: Revision, current: Revision) -> bool {
+        self.view(current).is_foreign(at)
     }
 
     /// Reads a range, taking `as_of` as the newest revision.
@@ -304,7 +314,7 @@ impl Replica {
     /// When the revision is compacted or yet to come.
     pub fn hash_kv(&self, at: i64) -> Result<(u32, Revision), Refusal> {
         let at = if at == 0 { self.revision } else { Revision::new(at) };
-        if at.get() > 0 && at < self.state.compacted {
+        if at.get() > 0 && (at < self.state.compacted || self.is_foreign(at, self.revision)) {
             return Err(Refusal::Compacted);
         }
         if at > self.revision {

@@ -41,6 +41,8 @@ pub struct State {
     pub windows: Windows,
     /// How concurrent versions are merged.
     pub rules: Arc<Rules>,
+    /// Whether there are or were other members: revisions outside of the present space may be theirs.
+    pub shared: bool,
 }
 
 impl State {
@@ -58,6 +60,7 @@ impl State {
             windowed: false,
             windows: Windows::default(),
             rules: Arc::default(),
+            shared: false,
         }
     }
 

@@ -60,7 +60,8 @@ impl<'a> Draft<'a> {
     /// The store as this draft sees it.
     fn view(&self) -> View<'_> {
         let current = if self.keys.is_empty() { self.revision.prev() } else { self.revision };
-        View { index: &self.state.index, current, compacted: self.state.compacted }
+        let State { index, compacted, shared, .. } = &*self.state;
+        View { index, current, compacted: *compacted, shared: *shared }
     }
 
     /// Runs one put.

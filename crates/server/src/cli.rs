@@ -112,7 +112,9 @@ where
     }
     let given: Vec<(&Flag, &String)> =
         FLAGS.iter().filter_map(|flag| matches.get_one::<String>(flag.name).map(|value| (flag, value))).collect();
-    let mut env: Vec<(String, String)> = env.into_iter().filter(|(key, _)| key.starts_with("ETCD_")).collect();
+    // Not every variable that begins with EDDY_ is the server's, so none of these is unknown.
+    let concerns = |key: &str| key.starts_with("ETCD_") || FLAGS.iter().any(|flag| flag.env() == key);
+    let mut env: Vec<(String, String)> = env.into_iter().filter(|(key, _)| concerns(key)).collect();
     env.sort();
 
     let value_of = |name: &str| given.iter().find(|(flag, _)| flag.name == name).map(|(_, value)| (*value).clone());
@@ -223,7 +225,7 @@ pub fn help() -> String {
         "eddy: a datastore that speaks the etcd v3 API.\n\n\
          Usage: eddy [flags]\n\n\
          Flags are etcd 3.7's, as --flag=value, --flag value or -flag value. Each has a variable: ETCD_ and the flag's\n\
-         name in capitals, with _ for -.\n\n  --version\n      Print versions and stop.\n  --help, -h\n      Print this and stop.\n",
+         name in capitals, with _ for -; for those under Replication, which etcd does not have, EDDY_.\n\n  --version\n      Print versions and stop.\n  --help, -h\n      Print this and stop.\n",
     );
     let mut section = "";
     for flag in FLAGS.iter().filter(|flag| flag.effect != Effect::Ignored) {

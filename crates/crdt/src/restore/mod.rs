@@ -327,6 +327,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) {
         }
     }
     replica.members = Members::read(&state.system);
+    state.shared = replica.members.iter().nth(1).is_some();
     for (key, versions) in state.index.iter() {
         let Some(newest) = versions.last() else { continue };
         let Some(value) = &newest.value else { continue };

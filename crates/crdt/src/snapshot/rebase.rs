@@ -48,7 +48,7 @@ impl Replica {
                 let (again, report) = self.judge(change.keyspace, &change.key, &version, first);
                 if let Some((rule, what)) = report {
                     let (keyspace, key, dot) = (change.keyspace, change.key.clone(), entry.head.dot);
-                    given_up.push(MergeReport { keyspace, key, dot, rule, given_up: what });
+                    given_up.push(MergeReport { keyspace, key, dot, revision: None, rule, given_up: what });
                 }
                 steps.push((change, again));
             }

@@ -83,6 +83,9 @@ pub struct PeerStatus {
     /// The first key in which the states differ, when they do.
     #[prost(bytes = "bytes", tag = "13")]
     pub first_difference: ::prost::bytes::Bytes,
+    /// How far its clock is ahead of ours, milliseconds; absent before it was first compared.
+    #[prost(sint64, optional, tag = "14")]
+    pub clock_ahead_ms: ::core::option::Option<i64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MergesRequest {
@@ -102,7 +105,7 @@ pub struct Merge {
     /// The rule that decided.
     #[prost(string, tag = "2")]
     pub rule: ::prost::alloc::string::String,
-    /// The revision at which clients saw the outcome.
+    /// The revision at which clients saw the outcome; zero when it was what they saw already.
     #[prost(int64, tag = "3")]
     pub revision: i64,
     #[prost(message, repeated, tag = "4")]
@@ -260,7 +263,7 @@ pub mod admin_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/eddy.admin.v1.Admin/Status",
             );
@@ -282,7 +285,7 @@ pub mod admin_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static(
                 "/eddy.admin.v1.Admin/Merges",
             );
@@ -305,7 +308,7 @@ pub mod admin_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/eddy.admin.v1.Admin/Leap");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("eddy.admin.v1.Admin", "Leap"));
@@ -447,7 +450,7 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = StatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -490,7 +493,7 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MergesSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -533,7 +536,7 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeapSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

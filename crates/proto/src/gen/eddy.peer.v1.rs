@@ -161,7 +161,7 @@ pub mod peer_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/eddy.peer.v1.Peer/Sync");
             let mut req = request.into_streaming_request();
             req.extensions_mut().insert(GrpcMethod::new("eddy.peer.v1.Peer", "Sync"));
@@ -180,7 +180,7 @@ pub mod peer_client {
                         format!("Service was not ready: {}", e.into()),
                     )
                 })?;
-            let codec = tonic_prost::ProstCodec::default();
+            let codec = crate::codec::SmallCodec::default();
             let path = http::uri::PathAndQuery::from_static("/eddy.peer.v1.Peer/Meet");
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("eddy.peer.v1.Peer", "Meet"));
@@ -323,7 +323,7 @@ pub mod peer_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SyncSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -366,7 +366,7 @@ pub mod peer_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MeetSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -38,6 +38,7 @@ fn peer(peer: &PeerStatus) -> Value {
         "bytes_behind": peer.bytes_behind,
         "last_contact_ms": peer.last_contact_ms,
         "round_trip_us": peer.round_trip_us,
+        "clock_ahead_ms": peer.clock_ahead_ms,
         "state": match peer.equality() {
             Equality::Unknown => "unknown",
             Equality::Equal => "equal",

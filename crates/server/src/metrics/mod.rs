@@ -192,6 +192,8 @@ metrics! {
         gauges("eddy_peer_bytes_behind", "About how many bytes those take on the wire.", &["peer"]);
     peer_states_differ: IntGaugeVec =
         gauges("eddy_peer_states_differ", "1 when the peer has the same entries and another state.", &["peer"]);
+    peer_alarm: IntGaugeVec =
+        gauges("eddy_peer_alarm", "1 while something is wrong with the peer: its clock, or its entries.", &["peer", "kind"]);
     peer_messages: IntCounterVec =
         counters("eddy_peer_messages_total", "Messages of the peer protocol.", &["peer", "direction"]);
     peer_entries_applied: IntCounter =

@@ -23,7 +23,9 @@ use eddy_crdt::clock::Now;
 use eddy_crdt::entry::Head;
 use eddy_crdt::genesis::Genesis;
 use eddy_crdt::id::{Identity, LeaseId};
-use eddy_crdt::op::{Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, Refusal, Reply, Txn, TxnReply};
+use eddy_crdt::op::{
+    Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Reply, Txn, TxnReply,
+};
 use eddy_crdt::replica::Replica;
 use eddy_crdt::restore::{Damage, Loader};
 use eddy_crdt::revision::Revision;
@@ -44,6 +46,8 @@ use crate::storage::{Group, Journal, StorageError};
 
 pub mod autocompact;
 mod committer;
+#[cfg(debug_assertions)]
+mod faults;
 mod hashes;
 pub mod hub;
 pub mod identity;
@@ -247,6 +251,8 @@ pub(crate) struct Shared {
     limits: Limits,
     hashes: Mutex<Hashes>,
     peering: Peering,
+    /// Whether a client was seen that came from another replica.
+    met_foreign: AtomicBool,
     /// The durable revision.
     durable: AtomicI64,
     /// The first journal number that is not durable.
@@ -278,7 +284,10 @@ impl std::fmt::Debug for Shared {
 impl Shared {
     fn now(&self) -> Now {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Now { wall_ms: wall.as_millis() as u64, mono_ms: self.started.elapsed().as_millis() as u64 }
+        let wall_ms = wall.as_millis() as u64;
+        #[cfg(debug_assertions)]
+        let wall_ms = wall_ms.saturating_add_signed(faults::clock_off_ms());
+        Now { wall_ms, mono_ms: self.started.elapsed().as_millis() as u64 }
     }
 
     fn durable_revision(&self) -> Revision {
@@ -302,6 +311,18 @@ impl Shared {
         // Whoever waits for a flush learns that none will come.
         self.durable_number.send_modify(|_| {});
         self.queue.poke();
+    }
+
+    /// A client asked for a revision of another replica: logged once, since its operator should know that it reads two
+    /// histories.
+    fn met_foreign(&self, at: Revision) {
+        if !self.met_foreign.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                revision = at.get(),
+                "a client asked for a revision of another replica, and is answered as if it were compacted: each client \
+                 should keep to one replica"
+            );
+        }
     }
 
     fn is_paused(&self) -> bool {
@@ -415,6 +436,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         limits,
         hashes: Mutex::new(Hashes::default()),
         peering: Peering::new(&replica),
+        met_foreign: AtomicBool::new(false),
         durable: AtomicI64::new(replica.revision().get()),
         durable_number: latest::Sender::new(replica.next_number()),
         published_groups: AtomicU64::new(0),
@@ -546,7 +568,14 @@ impl Handle {
     pub fn range(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
         let since = Instant::now();
         let as_of = self.shared.durable_revision();
-        let reply = self.shared.replica.read().range(op, as_of);
+        let replica = self.shared.replica.read();
+        let reply = replica.range(op, as_of);
+        if let (Err(Refusal::Compacted), ReadAt::Revision(at)) = (&reply, op.at)
+            && replica.is_foreign(Revision::new(at), as_of)
+        {
+            self.shared.met_foreign(Revision::new(at));
+        }
+        drop(replica);
         self.shared.observer.done(&Tally::range());
         self.shared.observer.range(since.elapsed(), reply.is_ok());
         Ok(reply?)

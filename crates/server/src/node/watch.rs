@@ -20,6 +20,10 @@ use super::{Handle, Shared};
 /// Adjacent commits for one watcher are sent as one item up to about this many bytes.
 const ITEM_BYTES: usize = 256 << 10;
 
+/// Where a watcher stands that asked for a revision of another replica: before anything that can be told, so it is cancelled
+/// as one whose history was compacted.
+const BEFORE_ALL: Revision = Revision::new(-2);
+
 /// So many events are read from history under one read lock, and a watcher with at most so many revisions to go
 /// rejoins the hub.
 const CHUNK: usize = 512;
@@ -166,11 +170,21 @@ impl WatchStream {
         };
 
         self.take_back_progress();
+        let foreign = self.node.replica.read().is_foreign(spec.start, self.node.durable_revision());
+        if foreign {
+            self.node.met_foreign(spec.start);
+        }
         let mut hub = self.node.hub.lock();
         let mut inner = self.mailbox.lock();
         let slot = self.free_slots.pop().unwrap_or(inner.watchers.len() as u32);
         // A revision that is durable may not be published yet; a client that saw it must not be told of it again.
-        let next = if spec.start == Revision::new(0) { self.node.durable_revision().next() } else { spec.start };
+        let next = if spec.start == Revision::new(0) {
+            self.node.durable_revision().next()
+        } else if foreign {
+            BEFORE_ALL
+        } else {
+            spec.start
+        };
         let standing = if next > hub.published { Standing::Live } else { Standing::Lagging };
         inner.lagging += usize::from(standing == Standing::Lagging);
         let watcher =
@@ -373,18 +387,24 @@ impl WatchStream {
             (behind, to, rejoined)
         };
 
-        let oldest = behind.iter().map(|b| b.from).min().unwrap_or(to);
-        let (commits, compacted) = {
+        let (lost, behind, commits) = {
             let replica = self.node.replica.read();
             let compacted = replica.compacted();
+            let (lost, behind): (Vec<Behind>, Vec<Behind>) = behind.into_iter().partition(|b| b.from < compacted);
+            let oldest = behind.iter().map(|b| b.from).min().unwrap_or(to);
             let limit = if rejoined { usize::MAX } else { CHUNK };
-            (replica.events(oldest.max(compacted), to, limit), compacted)
+            let told = |lost: Behind| {
+                // Where nothing was compacted, the present space is still as far back as anything can be told.
+                let first = if lost.from == BEFORE_ALL { Revision::first_in(to.space()) } else { compacted };
+                (lost, compacted.max(first))
+            };
+            let lost: Vec<_> = lost.into_iter().map(told).collect();
+            (lost, behind, replica.events(oldest, to, limit))
         };
         let events: usize = commits.iter().map(|commit| commit.events.len()).sum();
         // A chunk that is not full went to the end.
         let reached = if rejoined || events < CHUNK { to } else { commits.last().map_or(to, |last| last.revision) };
-        let (lost, behind): (Vec<Behind>, Vec<Behind>) = behind.into_iter().partition(|b| b.from < compacted);
-        for lost in lost {
+        for (lost, compacted) in lost {
             self.compacted(&lost, compacted);
         }
         if !rejoined {

@@ -39,6 +39,10 @@ pub(crate) struct Known {
     pub(crate) last_contact: Option<Instant>,
     /// The first key in which its state differs from ours.
     pub(crate) difference: Option<Bytes>,
+    /// How far ahead of our clock an entry of it was dated that came another way, milliseconds.
+    pub(crate) dated_ahead_ms: Option<u64>,
+    /// How many entries it sent that do not depend on what all members have.
+    pub(crate) below_floor: u64,
     /// Why there is no connection.
     pub(crate) error: Option<String>,
     /// Reasons that were logged since it was last connected.
@@ -127,6 +131,16 @@ impl Board {
     /// The first key in which the peer's state differs from ours.
     pub(crate) fn differs(&self, peer: ReplicaId, key: Bytes) {
         self.state.lock().peers.entry(peer).or_default().difference = Some(key);
+    }
+
+    /// An entry of that member was dated ahead of our clock by more than is tolerated.
+    pub(crate) fn dated_ahead(&self, member: ReplicaId, ahead_ms: u64) {
+        self.state.lock().peers.entry(member).or_default().dated_ahead_ms = Some(ahead_ms);
+    }
+
+    /// The peer sent an entry that does not depend on what all members have.
+    pub(crate) fn below_floor(&self, peer: ReplicaId) {
+        self.state.lock().peers.entry(peer).or_default().below_floor += 1;
     }
 
     /// Notes why there is no connection. True when this is news, to be logged.

@@ -132,11 +132,13 @@ impl Peers {
                 "another member has the revisions of this replica: it moved to others, and its clients list again"
             ),
             Notice::ClockAhead { origin, ahead_ms } => {
+                self.board.dated_ahead(origin.replica, ahead_ms);
                 if self.troubles.lock().is_news(format!("ahead {}", origin.replica)) {
                     tracing::warn!(peer = %origin.replica, "ahead-ms" = ahead_ms, "a member's clock is ahead");
                 }
             }
             Notice::BelowFloor { dot, from } => {
+                self.board.below_floor(from);
                 self.refused("it does not depend on what all members have", dot, from, true)
             }
             Notice::Forked { dot, from } => self.refused("another one of that name is here", dot, from, true),

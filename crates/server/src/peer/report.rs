@@ -1,5 +1,6 @@
 //! How this replica and its peers stand, and what was merged of late, in the admin API's words.
 
+use eddy_crdt::id::ReplicaId;
 use eddy_crdt::merge::Rule;
 use eddy_crdt::sync::report::{Equality, PeerReport};
 use eddy_crdt::vector::VersionVector;
@@ -32,13 +33,76 @@ fn dot(dot: eddy_crdt::id::Dot) -> pb::Dot {
     pb::Dot { member_id: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
 }
 
+/// What is wrong with a member that etcd has no alarm for. It is seen from here only, and stops nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    /// Its clock is so many milliseconds ahead of ours.
+    Clock { member: u64, ahead_ms: i64 },
+    /// So many of the entries that it sent do not depend on what all members have.
+    BelowFloor { member: u64, entries: u64 },
+}
+
+impl Trouble {
+    /// As etcd words its alarms.
+    fn text(&self) -> String {
+        match *self {
+            Self::Clock { member, ahead_ms } => {
+                let way = if ahead_ms < 0 { "behind" } else { "ahead" };
+                format!("memberID:{member} alarm:CLOCK ({} s {way})", ahead_ms.unsigned_abs() / 1000)
+            }
+            Self::BelowFloor { member, entries } => {
+                format!("memberID:{member} alarm:BELOW_FLOOR ({entries} entries refused)")
+            }
+        }
+    }
+
+    fn member(&self) -> u64 {
+        match *self {
+            Self::Clock { member, .. } | Self::BelowFloor { member, .. } => member,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Clock { .. } => "clock",
+            Self::BelowFloor { .. } => "below-floor",
+        }
+    }
+}
+
+/// All kinds, as metrics name them.
+const TROUBLE_KINDS: [&str; 2] = ["clock", "below-floor"];
+
 impl Peers {
+    /// What is wrong with which members.
+    fn alarms(&self, peers: &[pb::PeerStatus]) -> Vec<Trouble> {
+        let tolerance_ms = self.exchange.tuning().clock_tolerance_ms;
+        let board = self.board.snapshot();
+        let mut troubles = Vec::new();
+        for peer in peers {
+            let member = peer.member_id;
+            let known = board.get(&ReplicaId::new(member));
+            let dated_ms = || known?.dated_ahead_ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX));
+            // Where the clocks were compared, that says more than how an entry was dated once.
+            let ahead_ms = peer.clock_ahead_ms.or_else(dated_ms);
+            if let Some(ahead_ms) = ahead_ms.filter(|ms| ms.unsigned_abs() > tolerance_ms) {
+                troubles.push(Trouble::Clock { member, ahead_ms });
+            }
+            if let Some(entries) = known.map(|known| known.below_floor).filter(|entries| *entries > 0) {
+                troubles.push(Trouble::BelowFloor { member, entries });
+            }
+        }
+        troubles
+    }
+
     /// How this replica and its peers stand.
     pub(crate) fn status(&self) -> pb::StatusResponse {
         let status = self.node.status();
         let durable = self.node.durable().borrow().clone();
         let own = self.node.identity();
         let peers = self.peer_statuses();
+        let mut alarms: Vec<String> = status.alarms.iter().map(crate::api::maintenance::alarm_text).collect();
+        alarms.extend(self.alarms(&peers).iter().map(Trouble::text));
         let own_member = durable.members.iter().find(|member| member.id == own.replica);
         self.node.look(|replica| pb::StatusResponse {
             cluster_id: own.cluster.get(),
@@ -51,7 +115,7 @@ impl Peers {
             floor: dots(replica.floor()),
             windows: replica.windows_len() as u64,
             state_hash: format!("{:032x}", replica.state_hash()),
-            alarms: status.alarms.iter().map(crate::api::maintenance::alarm_text).collect(),
+            alarms,
             peers,
             writes_refused: status.state.reason().unwrap_or_default().to_owned(),
         })
@@ -121,7 +185,7 @@ impl Peers {
             .map(|report| pb::Merge {
                 key: report.key,
                 rule: rule_name(&report.rule).to_owned(),
-                revision: 0,
+                revision: report.revision.map_or(0, |revision| revision.get()),
                 given_up: report
                     .given_up
                     .into_iter()
@@ -134,7 +198,14 @@ impl Peers {
 
     /// Sets the gauges about peers; to be called before they are read.
     pub(crate) fn refresh(&self, metrics: &Metrics) {
-        for peer in self.peer_statuses() {
+        let peers = self.peer_statuses();
+        let troubles = self.alarms(&peers);
+        for peer in peers {
+            for kind in TROUBLE_KINDS {
+                let raised = troubles.iter().any(|t| t.member() == peer.member_id && t.kind() == kind);
+                let member = format!("{:x}", peer.member_id);
+                metrics.peer_alarm.with_label_values(&[member.as_str(), kind]).set(i64::from(raised));
+            }
             let label = format!("{:x}", peer.member_id);
             let label = [label.as_str()];
             metrics.peer_connected.with_label_values(&label).set(i64::from(peer.connected));
@@ -153,6 +224,7 @@ fn missing(of: &VersionVector, from: &VersionVector) -> u64 {
 }
 
 fn fill(status: &mut pb::PeerStatus, report: &PeerReport) {
+    status.clock_ahead_ms = report.clock_ahead_ms;
     status.round_trip_us = report.round_trip_ms.map(|ms| ms * 1000);
     let equality = match &report.equality {
         Equality::Unknown => pb::Equality::Unknown,
@@ -167,5 +239,22 @@ fn fill(status: &mut pb::PeerStatus, report: &PeerReport) {
     status.equality = equality.into();
     if !report.vector.is_empty() {
         status.vector = dots(&report.vector);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_names_the_member_and_says_what_is_wrong() {
+        let text = |trouble: Trouble| {
+            assert!(TROUBLE_KINDS.contains(&trouble.kind()));
+            trouble.text()
+        };
+        assert_eq!(text(Trouble::Clock { member: 7, ahead_ms: 90_500 }), "memberID:7 alarm:CLOCK (90 s ahead)");
+        assert_eq!(text(Trouble::Clock { member: 7, ahead_ms: -90_500 }), "memberID:7 alarm:CLOCK (90 s behind)");
+        let below = Trouble::BelowFloor { member: 7, entries: 3 };
+        assert_eq!(text(below), "memberID:7 alarm:BELOW_FLOOR (3 entries refused)");
     }
 }

@@ -49,6 +49,8 @@ pub struct Setup<'a> {
     pub relays: bool,
     /// Flags of each replica by its place, beside those that name it.
     pub flags: Option<&'a dyn Fn(usize) -> Vec<String>>,
+    /// Environment variables of each replica by its place.
+    pub env: Option<&'a dyn Fn(usize) -> Vec<(&'static str, String)>>,
     /// `https` peers.
     pub peer_tls: bool,
 }
@@ -82,7 +84,9 @@ impl Cluster {
                 flags.push(format!("--listen-peer-urls=https://127.0.0.1:{}", ports[1]));
             }
             flags.extend(setup.flags.map(|flags| flags(place)).unwrap_or_default());
-            let server = spawn(&dir.path().join(&name), ports, &flags)?;
+            let env = setup.env.map(|env| env(place)).unwrap_or_default();
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            let server = Server::spawn_with(binary(), &dir.path().join(&name), ports, &flags, env)?;
             replicas.push(Replica { server, name, ports, peer_url });
         }
         let mut cluster = Cluster { replicas, relays, dir };

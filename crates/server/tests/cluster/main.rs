@@ -3,9 +3,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod alarms;
 mod cluster;
+mod disks;
 mod faults;
 mod members;
 mod relay;
 mod security;
+mod spaces;
 mod sync;

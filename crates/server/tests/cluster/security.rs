@@ -31,6 +31,7 @@ fn certificates(dir: &Path) -> Result<[String; 3]> {
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
     let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, "peer");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate()?;
     let cert = params.signed_by(&key, &ca)?;
@@ -39,6 +40,41 @@ fn certificates(dir: &Path) -> Result<[String; 3]> {
         write(dir, "peer.pem", &cert.pem())?,
         write(dir, "peer-key.pem", &key.serialize_pem())?,
     ])
+}
+
+/// A certificate of the right CA is not enough where names are given.
+#[tokio::test]
+async fn a_peer_whose_certificate_has_another_name_gets_nothing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let [ca, cert, key] = certificates(dir.path())?;
+    for (allowed, is_right) in [
+        ("--peer-cert-allowed-cn=someone,peer", true),
+        ("--peer-cert-allowed-cn=someone", false),
+        ("--peer-cert-allowed-hostname=127.0.0.1", true),
+        ("--peer-cert-allowed-hostname=peer.example", false),
+    ] {
+        let flags = |_: usize| {
+            vec![
+                format!("--peer-cert-file={cert}"),
+                format!("--peer-key-file={key}"),
+                format!("--peer-trusted-ca-file={ca}"),
+                "--peer-client-cert-auth".to_owned(),
+                allowed.to_owned(),
+                "--join-timeout=300ms".to_owned(),
+            ]
+        };
+        let cluster = Cluster::with(2, Setup { peer_tls: true, flags: Some(&flags), ..Setup::default() }).await?;
+        cluster.replicas[0].put("a", "1").await?;
+        if is_right {
+            cluster.replicas[1].shows("a", Some("1")).await?;
+            cluster.settled().await?;
+            continue;
+        }
+        cluster.replicas[0].logs("rejected connection on peer endpoint").await?;
+        ensure!(cluster.replicas[1].get("a").await?.is_none(), "{allowed}");
+        ensure!(cluster.replicas[0].status().await?.peers.iter().all(|peer| !peer.connected), "{allowed}");
+    }
+    Ok(())
 }
 
 #[tokio::test]

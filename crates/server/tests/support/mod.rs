@@ -46,6 +46,7 @@ struct How {
     binary: PathBuf,
     data_dir: PathBuf,
     flags: Vec<String>,
+    env: Vec<(&'static str, String)>,
     port: u16,
     peer_port: u16,
     log: PathBuf,
@@ -88,11 +89,26 @@ impl Server {
     /// # Errors
     /// The binary cannot be run.
     pub fn spawn_on(binary: &Path, data_dir: &Path, ports: [u16; 2], flags: &[&str]) -> Result<Server> {
+        Server::spawn_with(binary, data_dir, ports, flags, Vec::new())
+    }
+
+    /// The same with environment variables.
+    ///
+    /// # Errors
+    /// The binary cannot be run.
+    pub fn spawn_with(
+        binary: &Path,
+        data_dir: &Path,
+        ports: [u16; 2],
+        flags: &[&str],
+        env: Vec<(&'static str, String)>,
+    ) -> Result<Server> {
         let [port, peer_port] = ports;
         let how = How {
             binary: binary.to_owned(),
             data_dir: data_dir.to_owned(),
             flags: flags.iter().map(|f| (*f).to_owned()).collect(),
+            env,
             port,
             peer_port,
             log: data_dir.with_extension("log"),
@@ -272,6 +288,7 @@ impl How {
             .args(["--listen-client-urls", &client_url, "--listen-peer-urls", &peer_url])
             .args(advertised.iter().filter(|(flag, _)| !self.has(flag)).flat_map(|(flag, url)| [*flag, url]))
             .args(&self.flags)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)

@@ -56,9 +56,10 @@ impl Flag {
         FLAGS.iter().find(|flag| flag.name == name)
     }
 
-    /// Its environment variable: `ETCD_` and the name in capitals.
+    /// Its environment variable: `ETCD_`, or `EDDY_` where etcd has no such flag, and the name in capitals.
     pub fn env(&self) -> String {
-        format!("ETCD_{}", self.name.to_ascii_uppercase().replace('-', "_"))
+        let owner = if self.section == table::REPLICATION { "EDDY" } else { "ETCD" };
+        format!("{owner}_{}", self.name.to_ascii_uppercase().replace('-', "_"))
     }
 
     /// Gives the flag a value, and notes that it was given.

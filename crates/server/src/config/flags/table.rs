@@ -121,7 +121,7 @@ fn streams(config: &mut Config, value: &str) -> Result<(), ValueError> {
 
 const MEMBER: &str = "Member";
 const CLUSTERING: &str = "Clustering";
-const REPLICATION: &str = "Replication (eddy's own)";
+pub(super) const REPLICATION: &str = "Replication (eddy's own)";
 const SECURITY: &str = "Security";
 const AUTH: &str = "Auth";
 const MONITORING: &str = "Profiling and monitoring";

@@ -1,0 +1,103 @@
+//! Disks that lost something: wiped, or put back from an old copy.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use crate::cluster::{Cluster, PATIENCE, Setup};
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wiped_data_dir_is_filled_again() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    for (place, replica) in cluster.replicas.iter().enumerate() {
+        for n in 0..10 {
+            replica.put(&format!("{place}-{n}"), "x").await?;
+        }
+    }
+    cluster.settled().await?;
+    let before = cluster.replicas[2].status().await?;
+    cluster.replicas[2].server.kill()?;
+    fs::remove_dir_all(cluster.replicas[2].server.data_dir())?;
+    cluster.replicas[0].put("meanwhile", "y").await?;
+    cluster.replicas[2].server.restart().await?;
+    for key in ["0-9", "1-9", "2-9"] {
+        cluster.replicas[2].shows(key, Some("x")).await?;
+    }
+    cluster.replicas[2].shows("meanwhile", Some("y")).await?;
+    let after = cluster.replicas[2].status().await?;
+    assert_eq!(after.member_id, before.member_id);
+    assert_ne!(after.birth, before.birth);
+    assert!(after.revision >> 40 > before.revision >> 40, "it leapt");
+    cluster.replicas[2].put("after", "z").await?;
+    cluster.replicas[0].shows("after", Some("z")).await?;
+    cluster.settled().await
+}
+
+/// A backup is put back while the network is down. The member believes it and writes on, under names that its peers know
+/// for other writes.
+#[tokio::test]
+async fn a_disk_put_back_from_an_old_copy_takes_nothing_back() -> Result<()> {
+    let mut cluster = Cluster::with(3, Setup { relays: true, ..Setup::default() }).await?;
+    let backup = cluster.path("backup");
+    cluster.replicas[2].put("mine", "old").await?;
+    cluster.settled().await?;
+    let restored = &mut cluster.replicas[2];
+    restored.server.signal("TERM")?;
+    restored.server.ended(PATIENCE).await?;
+    copy(restored.server.data_dir(), &backup)?;
+    restored.server.restart().await?;
+    restored.put("mine", "new").await?;
+    restored.put("told", "x").await?;
+    for replica in &cluster.replicas {
+        replica.shows("told", Some("x")).await?;
+    }
+    let before = cluster.replicas[2].status().await?;
+
+    let restored = &mut cluster.replicas[2];
+    restored.server.kill()?;
+    fs::remove_dir_all(restored.server.data_dir())?;
+    copy(&backup, restored.server.data_dir())?;
+    for relay in &cluster.relays {
+        relay.cut();
+    }
+    restored.server.restart().await?;
+    ensure!(restored.get("mine").await?.as_deref() == Some("old"), "the old disk is there");
+    ensure!(restored.get("told").await?.is_none(), "and what came after is not");
+    restored.put("later", "y").await?;
+    restored.put("contended", "restored").await?;
+    cluster.replicas[0].put("contended", "peer").await?;
+    for relay in &cluster.relays {
+        relay.heal();
+    }
+
+    for replica in &cluster.replicas {
+        for (key, value) in [("mine", "new"), ("told", "x"), ("later", "y"), ("contended", "peer")] {
+            replica.shows(key, Some(value)).await?;
+        }
+    }
+    cluster.settled().await?;
+    let (restored, after) = (&cluster.replicas[2], cluster.replicas[2].status().await?);
+    assert_eq!(after.member_id, before.member_id);
+    assert_ne!(after.birth, before.birth);
+    assert!(after.revision >> 40 > before.revision >> 40, "it leapt");
+    restored.logs("peers know entries of this replica that it has lost").await?;
+    let log = restored.server.log();
+    let dropped = log.lines().find(|line| line.contains("a write from before the loss gave something up"));
+    ensure!(dropped.is_some_and(|line| line.contains("contended")), "what was dropped is reported: {log}");
+    Ok(())
+}
