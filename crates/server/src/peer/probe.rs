@@ -16,6 +16,9 @@ use super::{Outcome, Peers};
 /// How often members that do not dial are asked: as often as they would dial.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 
+/// How long to rest where all do, or there are none: an idle replica hardly wakes.
+const REST: Duration = Duration::from_secs(15);
+
 /// How long an answer may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -23,14 +26,17 @@ impl Peers {
     /// Asks, until the process stops or this replica turns out to have been removed.
     pub(super) async fn probe(self: Arc<Self>) {
         let own = self.node.identity().replica;
+        let mut pause = PROBE_EVERY;
         loop {
             tokio::select! {
-                () = sleep(PROBE_EVERY) => {}
+                () = sleep(pause) => {}
                 () = self.stop.cancelled() => return,
             }
             let members = self.node.members();
             let silent = |member: &&Member| !member.removed && member.id < own && !self.board.is_connected(member.id);
-            let asked = join_all(members.iter().filter(silent).map(|member| self.is_removed_at(member)));
+            let silent: Vec<&Member> = members.iter().filter(silent).collect();
+            pause = if silent.is_empty() { REST } else { PROBE_EVERY };
+            let asked = join_all(silent.into_iter().map(|member| self.is_removed_at(member)));
             let removed = tokio::select! {
                 answers = asked => answers.contains(&true),
                 () = self.stop.cancelled() => return,
