@@ -157,6 +157,11 @@ impl Members {
         self.removals.contains_key(&id)
     }
 
+    /// The entry that removed that one.
+    pub fn removal_of(&self, id: ReplicaId) -> Option<Dot> {
+        self.removals.get(&id).copied()
+    }
+
     /// Whether no members are known: a replica that has joined none yet.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()

@@ -40,9 +40,12 @@ impl Standing {
     }
 }
 
-pub(super) fn check_member(replica: &Replica, id: ReplicaId) -> Result<(), SyncError> {
+/// A removal counts once it is durable: whoever is told of it stops for good, so it must not be forgotten.
+pub(super) fn check_member(replica: &Replica, durable: &VersionVector, id: ReplicaId) -> Result<(), SyncError> {
+    let is_durable = || replica.members.removal_of(id).is_none_or(|removal| durable.contains(removal));
     match Standing::of(replica, id) {
         Standing::Member => Ok(()),
+        Standing::Removed if !is_durable() => Ok(()),
         Standing::Removed => Err(SyncError::RemovedMember(id)),
         Standing::Unknown => Err(SyncError::UnknownMember(id)),
     }
@@ -133,7 +136,7 @@ impl Session {
         if let Some(wanted) = self.wanted.filter(|wanted| *wanted != member) {
             return Err(SyncError::AnotherMember { wanted, theirs: member });
         }
-        check_member(replica, member)?;
+        check_member(replica, durable, member)?;
 
         let peer =
             Arc::new(Peer { member, birth: hello.birth, revision: hello.revision, begins: hello.begins.clone() });
@@ -169,6 +172,11 @@ impl Session {
             self.enter(Stage::PeerLostTail);
         } else if !replica.vector().covers(&hello.begins) {
             turn.events.push(SessionEvent::SnapshotNeeded { member });
+            self.enter(Stage::Snapshot);
+        } else if let Some(had) = replica.acks().get(&member).filter(|had| !hello.vector.covers(had)) {
+            // It had told that it has more than it has: its disk is not what it was. Others may have settled what it lacks.
+            turn.messages.push(Message::TooFarBehind { begins: had.clone() });
+            turn.events.push(SessionEvent::PeerNeedsSnapshot(member));
             self.enter(Stage::Snapshot);
         } else if !hello.vector.covers(replica.log_base()) {
             turn.events.push(SessionEvent::PeerNeedsSnapshot(member));

@@ -68,6 +68,8 @@ pub(super) struct Incoming {
     recent: Recent,
     /// All messages of the run up to this number have arrived.
     number: u32,
+    /// Whether entries arrived while none were taken.
+    passed_over: bool,
     /// Those behind it that have: acknowledgements wait for all that came before them.
     later: BTreeMap<u32, Option<Acks>>,
     /// Since when the first of them has been waiting.
@@ -122,8 +124,14 @@ impl Session {
         entries: Vec<Bytes>,
         turn: &mut Turn,
     ) -> Result<(), SyncError> {
-        self.open_after_all(peer, replica);
-        if self.stage != Stage::Open || !self.of_this_run(epoch, now, turn) {
+        self.open_after_all(peer, replica, durable, now, turn);
+        if !self.of_this_run(epoch, now, turn) {
+            return Ok(());
+        }
+        if self.stage != Stage::Open {
+            self.pass_over(peer, number, entries, now)?;
+            self.take_later(peer, replica, durable, now, turn);
+            self.open_after_all(peer, replica, durable, now, turn);
             return Ok(());
         }
         let mut told = false;
@@ -169,6 +177,20 @@ impl Session {
             // Behind the entries; the replica lets it wait for those that it lacks still.
             turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.member, ack)] });
         }
+        Ok(())
+    }
+
+    /// Entries that arrive while none are taken. What they tell of the peer's disk counts all the same: acknowledgements
+    /// behind them leave it out.
+    fn pass_over(&mut self, peer: &Peer, number: u32, entries: Vec<Bytes>, now: Now) -> Result<(), SyncError> {
+        for bytes in entries {
+            let dot = entry_wire::decode(bytes)?.head.dot;
+            if dot.origin == peer.origin() {
+                self.incoming.acks.entry(peer.member).or_default().advance(dot);
+            }
+        }
+        self.incoming.passed_over = true;
+        self.arrived(number, None, now);
         Ok(())
     }
 
@@ -284,7 +306,7 @@ impl Session {
         }
         self.arrived(acks.number, Some(acks), now);
         self.take_later(peer, replica, durable, now, turn);
-        self.open_after_all(peer, replica);
+        self.open_after_all(peer, replica, durable, now, turn);
     }
 
     /// Notes that a message arrived, in or out of order.
@@ -339,8 +361,19 @@ impl Session {
 
     /// A greeting can be overtaken by what its sender told in another session since: then it only looked as if a
     /// history were lost or a snapshot needed, and the sender goes on as if nothing were.
-    fn open_after_all(&mut self, peer: &Peer, replica: &Replica) {
-        let reachable = self.outgoing.theirs().covers(replica.log_base()) && replica.vector().covers(&peer.begins);
+    pub(super) fn open_after_all(
+        &mut self,
+        peer: &Peer,
+        replica: &Replica,
+        durable: &VersionVector,
+        now: Now,
+        turn: &mut Turn,
+    ) {
+        let theirs = self.outgoing.theirs();
+        let had = replica.acks().get(&peer.member);
+        let reachable = theirs.covers(replica.log_base())
+            && had.is_none_or(|had| theirs.covers(had))
+            && replica.vector().covers(&peer.begins);
         let retry = match self.stage {
             Stage::PeerLostTail => true,
             Stage::Snapshot => reachable,
@@ -348,6 +381,12 @@ impl Session {
         };
         if retry {
             self.enter(Stage::Open);
+            // What it said when it greeted counts from now on.
+            let ack = self.incoming.ack_of(peer.member).clone();
+            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.member, ack)] });
+            if std::mem::take(&mut self.incoming.passed_over) {
+                turn.messages.push(self.ask_again(replica, now, false));
+            }
         }
     }
 }

@@ -186,7 +186,7 @@ impl Session {
                 let Some(peer) = self.peer.clone() else {
                     return Err(SyncError::Unexpected(message.name()));
                 };
-                greeting::check_member(replica, peer.member)?;
+                greeting::check_member(replica, durable, peer.member)?;
                 self.receive_from(&peer, replica, durable, now, message, &mut turn)?;
             }
         }
@@ -227,9 +227,10 @@ impl Session {
             Message::Differs(place) => self.found(peer, place, turn),
             Message::TooFarBehind { begins } => {
                 let origin = replica.identity().origin();
-                if begins.get(origin) > replica.vector().get(origin) && self.stage == Stage::Open {
+                let listens = matches!(self.stage, Stage::Open | Stage::Snapshot | Stage::PeerLostTail);
+                if begins.get(origin) > replica.vector().get(origin) && listens {
                     self.begin_search(peer, replica, begins.get(origin), &[], turn);
-                } else if !replica.vector().covers(&begins) && self.stage == Stage::Open {
+                } else if !replica.vector().covers(&begins) && listens {
                     turn.events.push(SessionEvent::SnapshotNeeded { member: peer.member });
                     self.enter(Stage::Snapshot);
                 }
@@ -264,9 +265,16 @@ impl Session {
     ) -> Result<Turn, SyncError> {
         let mut turn = Turn::default();
         let Some(peer) = self.peer.clone() else { return Ok(turn) };
-        greeting::check_member(replica, peer.member)?;
+        greeting::check_member(replica, durable, peer.member)?;
         let tuning = *self.exchange.tuning();
         turn.messages.extend(self.clocks.ping(tuning.ping_interval_ms, now));
+        if self.stage == Stage::Snapshot {
+            self.open_after_all(&peer, replica, durable, now, &mut turn);
+        }
+        if matches!(self.stage, Stage::Snapshot | Stage::PeerLostTail) {
+            // Both sides may only think that the other is behind.
+            self.send_acks(&peer, replica, durable, now, &mut turn);
+        }
         if self.stage == Stage::Open {
             self.take_later(&peer, replica, durable, now, &mut turn);
             self.take_parked(&peer, replica, now, &mut turn)?;
