@@ -120,6 +120,12 @@ impl Replica {
 
     /// Applies an entry whole.
     pub(crate) fn apply(&mut self, now: Now, entry: Entry, effects: &mut Effects) {
+        self.apply_unsettled(now, entry, &[], effects);
+    }
+
+    /// Applies an entry but for those of its changes (by their places) that are settled: what the keys are here contains
+    /// them.
+    pub(crate) fn apply_unsettled(&mut self, now: Now, entry: Entry, settled: &[u32], effects: &mut Effects) {
         self.state.now = now;
         self.leave_full_space(now, effects);
         let head = entry.head.clone();
@@ -137,7 +143,7 @@ impl Replica {
         self.next_number += 1;
         let mut changes: Vec<Change> =
             entry.changes.iter().map(|change| Change { applied: Applied::Not, ..change.travelling() }).collect();
-        let planned = self.plan(&changes, &head, &deps, effects);
+        let planned = self.plan(&changes, settled, &head, &deps, effects);
         let (revision, outcomes) = self.carry_out(&planned, &mut changes, number, effects);
         for plan in &planned {
             let change = &changes[plan.place];
@@ -166,11 +172,13 @@ impl Replica {
     fn plan(
         &mut self,
         changes: &[Change],
+        settled: &[u32],
         head: &crate::entry::EntryHead,
         deps: &Arc<VersionVector>,
         effects: &mut Effects,
     ) -> Vec<Planned> {
-        let last = last_places(changes);
+        let mut last = last_places(changes);
+        last.retain(|place| !settled.iter().any(|settled| *settled as usize == *place));
         let mut planned = Vec::with_capacity(last.len());
         for place in last {
             let change = &changes[place];

@@ -40,6 +40,14 @@ struct WirePlace {
 }
 
 #[derive(Clone, PartialEq, Message)]
+struct WireSettled {
+    #[prost(message, optional, tag = "1")]
+    dot: Option<WireDot>,
+    #[prost(uint32, tag = "2")]
+    place: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct WireChunk {
     #[prost(message, repeated, tag = "1")]
     base: Vec<WireOrigin>,
@@ -55,6 +63,8 @@ struct WireChunk {
     entries: Vec<Bytes>,
     #[prost(message, optional, tag = "6")]
     next: Option<WirePlace>,
+    #[prost(message, repeated, tag = "7")]
+    settled: Vec<WireSettled>,
 }
 
 fn dot_to_wire(dot: Dot) -> WireDot {
@@ -124,6 +134,11 @@ pub(super) fn encode(chunk: &SnapshotChunk) -> Bytes {
         revision: chunk.revision.get(),
         keys: carrier(no_entry(), keys).encode(),
         entries: chunk.entries.iter().map(|e| carrier(e.head.clone(), e.changes.clone()).encode()).collect(),
+        settled: chunk
+            .settled
+            .iter()
+            .map(|(dot, place)| WireSettled { dot: Some(dot_to_wire(*dot)), place: *place })
+            .collect(),
         next: chunk.next.as_ref().map(|(at, key)| WirePlace { system: *at == Keyspace::System, key: key.clone() }),
     };
     wire.encode_to_vec().into()
@@ -143,6 +158,9 @@ pub(super) fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
         let live = Live { value, lease, version: change.version, incarnation: change.incarnation };
         Ok(SettledKey { keyspace: change.keyspace, key: change.key, live })
     };
+    let settled = |settled: WireSettled| {
+        Ok((dot_from_wire(&settled.dot.ok_or(CodecError::Field("settled change"))?), settled.place))
+    };
     let place = |place: WirePlace| (if place.system { Keyspace::System } else { Keyspace::Client }, place.key);
     Ok(SnapshotChunk {
         base: wire.base.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
@@ -154,6 +172,7 @@ pub(super) fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
             .into_iter()
             .map(|bytes| Record::decode(bytes).map(|record| record.entry()))
             .collect::<Result<_, _>>()?,
+        settled: wire.settled.into_iter().map(settled).collect::<Result<_, CodecError>>()?,
         next: wire.next.map(place),
     })
 }

@@ -1,5 +1,6 @@
 //! A replica from a snapshot: as the records of a new journal.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -59,6 +60,7 @@ pub struct Installer {
     revision: Revision,
     keys: Vec<SettledKey>,
     pub(super) entries: Vec<Entry>,
+    settled: BTreeMap<Dot, Vec<u32>>,
     done: bool,
 }
 
@@ -80,6 +82,9 @@ impl Installer {
         self.revision = self.revision.max(chunk.revision);
         self.keys.extend(chunk.keys);
         self.entries.extend(chunk.entries);
+        for (dot, place) in chunk.settled {
+            self.settled.entry(dot).or_default().push(place);
+        }
         self.done = chunk.next.is_none();
         Ok(chunk.next)
     }
@@ -117,7 +122,7 @@ impl Installer {
             *replica.origin_mut(origin) = OriginState::at(head);
         }
         replica.base = replica.vector.clone();
-        replica.floor = self.floor.meet(&replica.vector);
+        // The floor comes last: entries under it that are not settled were applied before it rose.
         replica.state.windowed = true;
         let system: Vec<Change> =
             self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(|k| codec::change_of(k, 0)).collect();
@@ -127,7 +132,8 @@ impl Installer {
                 continue;
             }
             replica.admit(identity.replica, &entry).map_err(InstallError::Contradiction)?;
-            replica.apply(now, entry, &mut effects);
+            let settled = self.settled.remove(&entry.head.dot).unwrap_or_default();
+            replica.apply_unsettled(now, entry, &settled, &mut effects);
         }
         replica.floor = self.floor.meet(&replica.vector);
         let member = replica.members.get(identity.replica).filter(|member| !member.removed);

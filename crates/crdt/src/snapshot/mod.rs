@@ -14,6 +14,7 @@ use bytes::Bytes;
 pub use install::{InstallError, Installed, Installer};
 
 use crate::entry::{Entry, OriginHead};
+use crate::id::Dot;
 use crate::key::{Key, Keyspace, is_replica_local};
 use crate::replica::Replica;
 use crate::revision::Revision;
@@ -64,6 +65,9 @@ pub struct SnapshotChunk {
     pub keys: Vec<SettledKey>,
     /// Entries of the log, in order; after all keys.
     pub entries: Vec<Entry>,
+    /// Which changes of these entries, by their place in it, the settled keys contain already: an entry stays in the log
+    /// until all that it did is settled.
+    pub settled: Vec<(Dot, u32)>,
     /// Where the next chunk goes on; `None` when this is the last.
     pub next: Option<Place>,
 }
@@ -78,6 +82,7 @@ impl Replica {
             revision: self.revision,
             keys: vec![],
             entries: vec![],
+            settled: vec![],
             next: None,
         };
         let mut bytes = 0;
@@ -110,6 +115,7 @@ impl Replica {
                 return chunk;
             }
             bytes += logged.entry.weight();
+            chunk.settled.extend(self.settled_changes(&logged.entry).map(|place| (logged.entry.head.dot, place)));
             chunk.entries.push((*logged.entry).clone());
         }
         chunk
@@ -135,6 +141,14 @@ impl Replica {
             (None, _) => windowed.next(),
             _ => present.next(),
         })
+    }
+
+    /// The changes of an entry of the log that are in no window any more.
+    fn settled_changes<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = u32> + 'a {
+        let dot = entry.head.dot;
+        let changes = entry.changes.iter().enumerate().filter(move |_| self.floor.contains(dot));
+        let settled = changes.filter(move |(_, change)| !self.state.windows.holds(change.keyspace, &change.key, dot));
+        settled.map(|(place, _)| place as u32)
     }
 
     /// What a key is below its window.
