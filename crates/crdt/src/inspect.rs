@@ -157,6 +157,13 @@ impl Replica {
         self.state.leases.iter(now)
     }
 
+    /// When the next [`crate::replica::Input::Tick`] has something to do, milliseconds of the monotonic clock: a lease runs
+    /// out, or a hold for a reader of a snapshot is over.
+    pub fn next_tick_ms(&self) -> Option<u64> {
+        let hold = (self.hold_until_ms > 0).then_some(self.hold_until_ms);
+        self.next_lease_deadline_ms().into_iter().chain(hold).min()
+    }
+
     /// When the next lease runs out, milliseconds of the monotonic clock.
     pub fn next_lease_deadline_ms(&self) -> Option<u64> {
         self.state.leases.next_deadline_ms()

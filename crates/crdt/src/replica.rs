@@ -34,7 +34,7 @@ pub use crate::tidy::Sweep;
 pub enum Input {
     /// A client's command, or the process's own.
     Client(Command),
-    /// Time has passed: leases may have run out.
+    /// Time has passed: leases may have run out, a hold may be over. See [`Replica::next_tick_ms`].
     Tick,
     /// Entries from a peer, in an order in which what they depend on comes first. Known ones are ignored; those whose
     /// dependencies are missing, and those that cannot be right, are refused with a notice.
@@ -179,6 +179,11 @@ impl Replica {
                 for _ in 0..EXPIRIES_PER_TICK {
                     let Some(id) = self.state.leases.first_expired(now) else { break };
                     self.draft(now, &mut effects, |draft| draft.end_lease(id, ChangeKind::Expire));
+                }
+                if self.hold_until_ms > 0 && now.mono_ms >= self.hold_until_ms {
+                    // Nobody need say anything for what waited to be settled.
+                    self.hold_until_ms = 0;
+                    self.advance(now, &mut effects);
                 }
             }
             Input::Entries { from, entries } => self.receive(now, from, entries, &mut effects),
