@@ -1,0 +1,149 @@
+//! What must hold at every step, whatever happens: of one replica, and between all of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+use eddy_crdt::entry::Chain;
+use eddy_crdt::event::Commit;
+use eddy_crdt::id::{Dot, Origin};
+use eddy_crdt::replica::Replica;
+use eddy_crdt::revision::Revision;
+use eddy_crdt::vector::VersionVector;
+
+use crate::host::Checkpoint;
+use crate::model::{Shadow, ensure, everything};
+
+/// How often what happened; so that a simulation cannot silently test nothing.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Coverage(pub BTreeMap<&'static str, u64>);
+
+impl Coverage {
+    pub fn count(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (what, count) in &other.0 {
+            *self.0.entry(what).or_default() += count;
+        }
+    }
+}
+
+/// What is known of all entries that ever were durable anywhere.
+#[derive(Default)]
+pub struct Ledger {
+    /// What each entry depends on.
+    deps: HashMap<Dot, VersionVector>,
+    /// Its origin's chain hash up to it.
+    chains: HashMap<Dot, Chain>,
+    /// The state hash at each vector.
+    hashes: HashMap<Vec<Dot>, u128>,
+    /// From where on the names of an origin mean two things, because its disk was exchanged for an older copy.
+    forked: BTreeMap<Origin, u64>,
+}
+
+impl Ledger {
+    /// An entry was made; it is not durable.
+    pub fn made(&mut self, dot: Dot, mut deps: VersionVector) {
+        deps.remove(dot.origin);
+        self.deps.insert(dot, deps);
+    }
+
+    /// From there on an origin's names may mean two things.
+    pub fn forks(&mut self, origin: Origin, from: u64) {
+        let before = self.forked.entry(origin).or_insert(from);
+        *before = (*before).min(from);
+    }
+
+    fn is_forked(&self, dot: Dot) -> bool {
+        self.forked.get(&dot.origin).is_some_and(|from| dot.seq >= *from)
+    }
+
+    /// A replica applied entries: whatever they depend on, it must have applied too.
+    pub fn applied(&self, before: &VersionVector, after: &VersionVector) -> Result<(), String> {
+        for newest in after.iter() {
+            for seq in before.get(newest.origin) + 1..=newest.seq {
+                let dot = Dot { seq, ..newest };
+                let Some(deps) = self.deps.get(&dot).filter(|_| !self.is_forked(dot)) else { continue };
+                ensure!(after.covers(deps), "{dot:?} was applied before what it depends on: {deps:?}, has {after:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Something became durable at a replica: names are unique, and equal vectors are equal states.
+    pub fn durable(&mut self, replica: &Replica, state: &Checkpoint) -> Result<(), String> {
+        for dot in state.vector.iter() {
+            let Some(chain) = replica.chain_at(dot) else { continue };
+            if *self.chains.entry(dot).or_insert(chain) == chain || self.is_forked(dot) {
+                continue;
+            }
+            return Err(format!("two entries are called {dot:?}"));
+        }
+        if state.vector.iter().any(|dot| self.is_forked(dot)) {
+            return Ok(());
+        }
+        let hash = *self.hashes.entry(state.vector.iter().collect()).or_insert(state.hash);
+        ensure!(hash == state.hash, "equal vectors, different states: {:?}", state.vector);
+        Ok(())
+    }
+}
+
+/// Two views of one replica's keys.
+pub fn same<T: PartialEq + std::fmt::Debug>(ours: &T, theirs: &T, what: &str) -> Result<(), String> {
+    if ours == theirs { Ok(()) } else { Err(format!("{what}:\n     now {ours:?}\n  before {theirs:?}")) }
+}
+
+/// The replica shows what its commits gave.
+pub fn shows(replica: &Replica, shadow: &Shadow) -> Result<(), String> {
+    same(&everything(replica), &shadow.kvs.values().cloned().collect(), "keys and what the commits made of them")?;
+    same(&replica.revision(), &shadow.revision, "revision and that of the last commit")
+}
+
+/// Whoever watches from the oldest revision that is not compacted hears what those heard who watched all the time.
+pub fn history(replica: &Replica, told: &BTreeMap<Revision, Commit>) -> Result<(), String> {
+    let Some((newest, _)) = told.last_key_value() else { return Ok(()) };
+    let from = replica.compacted().max(Revision::new(0)).next();
+    let plain = |commit: &Commit| {
+        let mut commit = commit.clone();
+        // What was there before may be compacted.
+        commit.events.iter_mut().for_each(|event| event.prev = None);
+        commit
+    };
+    let now: Vec<Commit> = replica.events(from, *newest, usize::MAX).iter().map(plain).collect();
+    let then: Vec<Commit> = told.range(from..).map(|(_, commit)| plain(commit)).collect();
+    // Before the first that was told, this process may not have been there.
+    let first = then.first().map_or(*newest, |commit| commit.revision);
+    let now: Vec<Commit> = now.into_iter().filter(|commit| commit.revision >= first).collect();
+    same(&now, &then, "watch events")
+}
+
+/// All that a replica holds beside what is its own alone.
+pub fn shared_keys(replica: &Replica) -> Vec<(Bytes, Bytes, i64, Option<eddy_crdt::id::LeaseId>)> {
+    let shared = everything(replica).into_iter().filter(|kv| !eddy_crdt::key::is_replica_local(&kv.key));
+    shared.map(|kv| (kv.key, kv.value, kv.version, kv.lease)).collect()
+}
+
+/// Keys that are written once and never deleted.
+pub fn marks(shadow: &Shadow) -> BTreeSet<Bytes> {
+    shadow.kvs.keys().filter(|key| key.starts_with(MARK)).cloned().collect()
+}
+
+/// What those keys begin with.
+pub const MARK: &[u8] = b"~mark/";
+
+/// What must hold once all have heard everything.
+pub fn converged(replicas: &[&Replica]) -> Result<(), String> {
+    let Some(first) = replicas.first() else { return Ok(()) };
+    for replica in replicas {
+        same(replica.vector(), first.vector(), "vectors")?;
+        same(replica.floor(), replica.vector(), "floor and vector")?;
+        same(&replica.windows_len(), &0, "windows")?;
+        same(&replica.log_len(), &0, "log")?;
+    }
+    for replica in replicas {
+        same(&shared_keys(replica), &shared_keys(first), "keys")?;
+        same(&replica.state_hash(), &first.state_hash(), "state hashes")?;
+    }
+    Ok(())
+}

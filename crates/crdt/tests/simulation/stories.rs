@@ -1,0 +1,137 @@
+//! One story for each kind of fault, told without dice but for what clients write and how long messages take.
+
+use crate::checks::Coverage;
+use crate::nemesis::{Act, Cut, Plan};
+use crate::seeds::run;
+
+fn writes(host: usize, count: u64) -> Vec<(u64, Act)> {
+    (0..count).map(|n| (5, Act::Command(host, 7_919 * (n + 1) + 104_729 * host as u64))).collect()
+}
+
+fn everyone_writes(count: u64) -> Vec<(u64, Act)> {
+    (0..3).flat_map(|host| writes(host, count)).collect()
+}
+
+/// Runs a cluster of three through these acts, then heals it; all that is checked in a schedule is checked here.
+fn story(acts: impl IntoIterator<Item = Vec<(u64, Act)>>) -> Coverage {
+    let plan = Plan {
+        seed: 1,
+        founders: 3,
+        links: vec![],
+        mangles: false,
+        delay_ms: 30,
+        chunk_bytes: 300,
+        acts: acts.into_iter().flatten().collect(),
+    };
+    run(&plan).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn met(coverage: &Coverage, what: &str) {
+    assert!(coverage.0.contains_key(what), "no {what}: {coverage:?}");
+}
+
+fn cut(cut: Cut) -> Coverage {
+    story([everyone_writes(5), vec![(500, Act::Cut(cut))], everyone_writes(20), vec![(4_000, Act::Mend)]])
+}
+
+#[test]
+fn one_that_was_alone_merges() {
+    met(&cut(Cut::Alone(1)), "multi-head settles");
+}
+
+#[test]
+fn halves_merge() {
+    met(&cut(Cut::Halves(1)), "merges");
+}
+
+#[test]
+fn two_that_only_a_third_sees_merge() {
+    met(&cut(Cut::Pair(0, 2)), "merges");
+}
+
+#[test]
+fn what_goes_one_way_only_is_told_again() {
+    met(&cut(Cut::OneWay(0, 1)), "merges");
+}
+
+#[test]
+fn crashes_in_the_middle_of_everything_lose_nothing() {
+    // What it writes last is on its way to the disk when it stops.
+    let crash = |host| {
+        let write = writes(host, 3);
+        [vec![(0, Act::Slow(host, 300))], write, vec![(1, Act::Crash(host, 50))]].concat()
+    };
+    let coverage = story([everyone_writes(5), crash(1), everyone_writes(5), crash(0), crash(2), writes(1, 5)]);
+    met(&coverage, "crashes during a flush");
+}
+
+#[test]
+fn all_crash_at_once() {
+    met(&story([everyone_writes(8), vec![(1, Act::CrashAll(50))], everyone_writes(2)]), "crashes");
+}
+
+#[test]
+fn connections_break_and_overlap() {
+    let breaks = || vec![(0, Act::Reset(0, 1)), (20, Act::Double(0, 2)), (20, Act::Reset(1, 2))];
+    let coverage = story([everyone_writes(5), breaks(), everyone_writes(5), breaks(), everyone_writes(5)]);
+    assert!(coverage.0["connections"] > 6, "{coverage:?}");
+}
+
+#[test]
+fn a_joiner_that_crashes_while_it_reads_joins_in_the_end() {
+    let acts = [everyone_writes(10), vec![(500, Act::Add(0, 3)), (200, Act::Crash(3, 50))], everyone_writes(5)];
+    let coverage = story(acts);
+    met(&coverage, "crashes during a snapshot");
+    met(&coverage, "snapshots installed");
+}
+
+#[test]
+fn the_same_node_added_twice_is_one_member() {
+    let acts = [
+        everyone_writes(3),
+        vec![(500, Act::Cut(Cut::Halves(1))), (0, Act::Add(0, 3)), (0, Act::Add(1, 3))],
+        everyone_writes(3),
+        vec![(2_000, Act::Mend)],
+    ];
+    assert_eq!(story(acts).0["members added"], 2);
+}
+
+#[test]
+fn two_that_remove_each_other_are_both_gone() {
+    let acts = [
+        everyone_writes(3),
+        vec![(500, Act::Cut(Cut::Pair(1, 2))), (0, Act::Remove(1, 2)), (0, Act::Remove(2, 1))],
+        writes(0, 3),
+        vec![(2_000, Act::Mend)],
+    ];
+    let coverage = story(acts);
+    assert_eq!(coverage.0["members removed"], 2);
+    met(&coverage, "removed members that know it");
+}
+
+#[test]
+fn clocks_that_are_decades_off_change_nothing_but_who_wins() {
+    let decades = 60 * 365 * 86_400_000;
+    let skews = vec![(0, Act::Skew(0, decades)), (0, Act::Skew(2, -decades))];
+    met(&story([skews, everyone_writes(20)]), "clocks ahead");
+}
+
+#[test]
+fn a_wiped_disk_is_filled_by_the_others() {
+    let acts = [everyone_writes(10), vec![(2_000, Act::Wipe(1, 50)), (5_000, Act::Mend)], everyone_writes(5)];
+    met(&story(acts), "snapshots installed");
+}
+
+#[test]
+fn an_older_copy_of_a_disk_is_found_out() {
+    let acts = [
+        everyone_writes(5),
+        vec![(500, Act::Backup(1))],
+        everyone_writes(5),
+        vec![(2_000, Act::Restore(1, 50)), (5_000, Act::Mend)],
+        everyone_writes(5),
+    ];
+    let coverage = story(acts);
+    met(&coverage, "lost tails");
+    met(&coverage, "snapshots installed");
+}
