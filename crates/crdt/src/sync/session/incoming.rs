@@ -189,6 +189,7 @@ impl Session {
                 self.incoming.acks.entry(peer.member).or_default().advance(dot);
             }
         }
+        self.outgoing.acknowledged(self.incoming.ack_of(peer.member), now);
         self.incoming.passed_over = true;
         self.arrived(number, None, now);
         Ok(())
