@@ -176,7 +176,10 @@ impl World {
             ensure!(found.floor.covers(&expected.floor), "the floor sank");
         }
         checks::history(&replica, &place.told)?;
-        if let Some((last, _)) = place.told.last_key_value() {
+        if place.told.last_key_value().is_some_and(|(last, _)| last.next() <= replica.compacted()) {
+            // Watchers are told that what they missed is compacted, and begin anew.
+            place.told.clear();
+        } else if let Some((last, _)) = place.told.last_key_value() {
             // What was flushed but not told before the crash: watchers hear of it when they come back.
             let behind = replica.events(last.next().max(replica.compacted().next()), replica.revision(), usize::MAX);
             place.told.extend(behind.into_iter().map(|commit| (commit.revision, commit)));
@@ -364,6 +367,21 @@ impl World {
                 self.hosts[host].life = Life::Gone;
             }
         }
+    }
+
+    /// Members that were told of their removal by one whose word never reached anyone else: the operator removes them again.
+    pub fn remove_again(&mut self) -> Outcome {
+        let Some(at) = (0..self.hosts.len()).find(|host| self.hosts[*host].up().is_some()) else { return Ok(()) };
+        for gone in 0..self.hosts.len() {
+            let id = self.hosts[gone].id;
+            let is_member = |m: &eddy_crdt::members::Member| m.id == id && !m.removed;
+            let counts = self.hosts[at].up().is_some_and(|up| up.replica.members().any(is_member));
+            if counts && matches!(self.hosts[gone].life, Life::Gone) {
+                self.coverage.count("members removed again");
+                self.command(at, Command::MemberRemove(id))?;
+            }
+        }
+        Ok(())
     }
 
     pub fn remove(&mut self, at: usize, gone: usize) -> Outcome {

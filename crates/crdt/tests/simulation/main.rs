@@ -23,7 +23,7 @@ use checks::Coverage;
 use seeds::{env, sweep};
 
 /// How many schedules a plain `cargo test` runs, half of them in each test.
-const SCHEDULES: u64 = 6_000;
+const SCHEDULES: u64 = 20_000;
 
 /// What that many schedules must have met, so that they cannot silently test nothing.
 const MET: [&str; 17] = [

@@ -422,6 +422,7 @@ impl World {
         while self.ms < begun + HEALING_MS {
             if self.ms > begun + HEALING_MS / 4 {
                 self.give_up_unknown();
+                self.remove_again()?;
             }
             self.pass(self.ms + 100)?;
             last = self.check_converged();
