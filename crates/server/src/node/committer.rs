@@ -102,7 +102,7 @@ impl Committer {
     pub(crate) fn run(mut self) {
         let _farewell = Farewell(Arc::clone(&self.shared));
         let mut group = Vec::new();
-        let mut deadline = self.shared.replica.read().next_lease_deadline_ms();
+        let mut deadline = self.shared.replica.read().next_tick_ms();
         loop {
             let wait = match deadline {
                 _ if self.may_sweep() => Wait::No,
@@ -125,7 +125,7 @@ impl Committer {
             }
             if self.shared.is_paused() {
                 self.refuse_growth(&mut group);
-                deadline = self.shared.replica.read().next_lease_deadline_ms();
+                deadline = self.shared.replica.read().next_tick_ms();
                 continue;
             }
             let now_ms = self.shared.now().mono_ms;
@@ -184,12 +184,12 @@ impl Committer {
                 }
             }
         }
-        if replica.next_lease_deadline_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
+        if replica.next_tick_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
             let effects = replica.handle(now, Input::Tick);
             shared.observer.leases_expired(effects.records.len());
             applied.take(effects);
         }
-        let deadline = replica.next_lease_deadline_ms();
+        let deadline = replica.next_tick_ms();
         if !applied.records.is_empty() && shared.peering.is_offering() {
             // What is on disk may then be sent at once: the mark costs no flush of its own.
             let upto = replica.vector().clone();
