@@ -10,7 +10,8 @@ import (
 )
 
 // Spaces is a network of network namespaces, one for each replica, joined by a bridge on which this program has an
-// address, too. Links are cut by the receiver's packet filter.
+// address, too. The bridge has a namespace of its own, where no packet filter of the machine's (Docker's, say) sees it.
+// Links are cut by the receiver's packet filter.
 type Spaces struct {
 	mu     sync.Mutex
 	tag    string
@@ -41,10 +42,15 @@ func newSpaces(seed int64) (Network, error) {
 	}
 	pid := os.Getpid()
 	s := &Spaces{tag: fmt.Sprintf("nm%d", pid%100000), subnet: fmt.Sprintf("10.%d.%d", 200+pid/250%50, pid%250)}
+	hub := "ip netns exec " + s.hub() + " "
 	err := commands(
-		"ip link add "+s.tag+"b type bridge",
-		"ip addr add "+s.subnet+".1/24 dev "+s.tag+"b",
-		"ip link set "+s.tag+"b up",
+		"ip netns add "+s.hub(),
+		hub+"ip link add bridge type bridge",
+		hub+"ip link set bridge up",
+		"ip link add "+s.tag+" type veth peer name root netns "+s.hub(),
+		hub+"ip link set root master bridge up",
+		"ip addr add "+s.subnet+".1/24 dev "+s.tag,
+		"ip link set "+s.tag+" up",
 	)
 	if err != nil {
 		s.Close()
@@ -54,7 +60,7 @@ func newSpaces(seed int64) (Network, error) {
 }
 
 func (s *Spaces) space(place int) string { return fmt.Sprintf("%s-%d", s.tag, place) }
-func (s *Spaces) host(place int) string  { return fmt.Sprintf("%sv%d", s.tag, place) }
+func (s *Spaces) hub() string            { return s.tag + "-hub" }
 func (s *Spaces) address(place int) string {
 	return fmt.Sprintf("%s.%d", s.subnet, 10+place)
 }
@@ -67,8 +73,8 @@ func (s *Spaces) Add() (Place, error) {
 	space, inside := s.space(place), "ip netns exec "+s.space(place)+" "
 	err := commands(
 		"ip netns add "+space,
-		"ip link add "+s.host(place)+" type veth peer name eth0 netns "+space,
-		"ip link set "+s.host(place)+" master "+s.tag+"b up",
+		fmt.Sprintf("ip link add v%d netns %s type veth peer name eth0 netns %s", place, s.hub(), space),
+		fmt.Sprintf("ip netns exec %s ip link set v%d master bridge up", s.hub(), place),
 		inside+"ip addr add "+s.address(place)+"/24 dev eth0",
 		inside+"ip link set eth0 up",
 		inside+"ip link set lo up",
@@ -106,17 +112,18 @@ func (s *Spaces) Heal() error {
 
 // Sent counts what came out of a namespace, to clients as well.
 func (s *Spaces) Sent(from int) int64 {
-	text, _ := os.ReadFile("/sys/class/net/" + s.host(from) + "/statistics/rx_bytes")
-	bytes, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	file := fmt.Sprintf("/sys/class/net/v%d/statistics/rx_bytes", from)
+	text, _ := command("ip", "netns", "exec", s.hub(), "cat", file)
+	bytes, _ := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	return bytes
 }
 
 func (s *Spaces) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	command("ip", "link", "del", s.tag)
 	for place := range s.count {
-		command("ip", "link", "del", s.host(place))
 		command("ip", "netns", "del", s.space(place))
 	}
-	command("ip", "link", "del", s.tag+"b")
+	command("ip", "netns", "del", s.hub())
 }
