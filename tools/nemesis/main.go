@@ -31,8 +31,8 @@ func main() {
 	length := flag.Duration("t", time.Minute, "how long troubles go on; each comes once before any comes again")
 	seed := flag.Int64("seed", time.Now().UnixNano()%1000000, "what troubles, where and when; the load, but not its timing")
 	netns := flag.Bool("netns", false, "a network namespace for each replica (root only), instead of relays on loopback")
-	only := flag.String("only", "", "troubles to choose from, by name with commas (default all but wipe): "+allNames())
-	wipes := flag.Bool("wipe", false, "wipe data dirs, too; what only they had may be lost then")
+	only := flag.String("only", "", "troubles to choose from, by name with commas (default all but wipe and restore): "+allNames())
+	wipes := flag.Bool("wipe", false, "wipe data dirs and put old copies back, too; what only they had may be lost then")
 	keep := flag.Bool("k", false, "keep data dirs and logs (they are kept when something fails, too)")
 	pace := flag.Duration("pace", 8*time.Millisecond, "mean pause of a client between operations at 3 replicas")
 	cache, _ := os.UserCacheDir()
@@ -83,13 +83,14 @@ func allNames() string {
 func choose(only string, wipes bool) ([]Trouble, error) {
 	var choice []Trouble
 	wanted := map[string]bool{}
+	all := only == ""
 	for _, name := range strings.Split(only, ",") {
 		if name != "" {
 			wanted[name] = true
 		}
 	}
 	for _, t := range troubles {
-		if wanted[t.name] || len(wanted) == 0 && t.name != "wipe" || t.name == "wipe" && wipes {
+		if wanted[t.name] || all && !losesDisks[t.name] || losesDisks[t.name] && wipes {
 			choice = append(choice, t)
 		}
 		delete(wanted, t.name)
@@ -113,13 +114,13 @@ func run(eddy, etcdctl string, size int, length time.Duration, seed int64, netns
 		return 1
 	}
 	fmt.Printf("%d replicas, seed %d, %s\n", size, seed, dir)
-	report := &Report{}
+	report := &Report{to: os.Stdout}
 	l := &Lab{
 		binary: eddy, etcdctl: etcdctl, dir: dir, seed: seed, random: rand.New(rand.NewSource(seed)), report: report,
 		history: &History{}, pace: max(pace, time.Millisecond) * time.Duration(max(size, 3)) / 3, stop: make(chan struct{}), cuts: map[int][][2]int64{},
 	}
 	for _, t := range choice {
-		l.wiped = l.wiped || t.name == "wipe"
+		l.wiped = l.wiped || losesDisks[t.name]
 	}
 	if netns {
 		l.network, err = newSpaces(seed)

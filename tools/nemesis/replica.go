@@ -246,22 +246,20 @@ func (r *Replica) status() (*Status, error) {
 	return status, json.NewDecoder(response.Body).Decode(status)
 }
 
-// metric is the sum over all labels of a metric.
-func (r *Replica) metric(name string) float64 {
-	response, err := httpClient.Get(r.ClientURL + "/metrics")
-	if err != nil {
-		return 0
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
-	sum := 0.0
-	for _, line := range strings.Split(string(text), "\n") {
-		if rest, ok := strings.CutPrefix(line, name); ok && rest != "" && (rest[0] == ' ' || rest[0] == '{') {
-			value, _ := strconv.ParseFloat(rest[strings.LastIndex(rest, " ")+1:], 64)
-			sum += value
+// unconnected waits until the replica has noticed that it has no peer.
+func (r *Replica) unconnected() error {
+	return eventually(func() error {
+		s, err := r.status()
+		if err != nil {
+			return err
 		}
-	}
-	return sum
+		for _, p := range s.Peers {
+			if p.Connected {
+				return fmt.Errorf("%s still believes that it is connected to %s", r.name, p.Name)
+			}
+		}
+		return nil
+	})
 }
 
 // eventually waits until something holds; the last reason why not is returned.

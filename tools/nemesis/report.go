@@ -2,13 +2,16 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"sync"
 )
 
 // Report prints a line for each check and counts them.
 type Report struct {
 	sync.Mutex
+	to             io.Writer
 	passed, failed int
+	failures       []string
 }
 
 // check says whether something held; `detail` is told either way, `excerpt` only of a failure.
@@ -20,15 +23,16 @@ func (r *Report) check(ok bool, what, detail string, excerpt ...string) bool {
 		r.passed++
 	} else {
 		r.failed++
+		r.failures = append(r.failures, what)
 		word = "FAIL "
 	}
 	if detail != "" {
 		detail = " (" + detail + ")"
 	}
-	fmt.Printf("%s %s%s\n", word, what, detail)
+	fmt.Fprintf(r.to, "%s %s%s\n", word, what, detail)
 	if !ok {
 		for _, line := range excerpt {
-			fmt.Println("        " + line)
+			fmt.Fprintln(r.to, "        "+line)
 		}
 	}
 	return ok
@@ -37,5 +41,5 @@ func (r *Report) check(ok bool, what, detail string, excerpt ...string) bool {
 func (r *Report) note(format string, args ...any) {
 	r.Lock()
 	defer r.Unlock()
-	fmt.Printf("      "+format+"\n", args...)
+	fmt.Fprintf(r.to, "      "+format+"\n", args...)
 }
