@@ -88,7 +88,7 @@ func (l *Lab) linearizable(ops []Op) {
 			}
 		}
 		what := fmt.Sprintf("%s: its own keys are linearizable", r.name)
-		l.report.check(len(bad) == 0, what, fmt.Sprintf("%d operations, %d with unknown outcome, %d keys", count, unknown, len(keys)), bad...)
+		l.report.check(len(bad) == 0, what, fmt.Sprintf("%d operations, %d with unknown outcome, %d keys", count, unknown, len(keys)), limit(bad, 24)...)
 	}
 }
 

@@ -142,6 +142,12 @@ func (l *Lab) compare(ops []Op) {
 	l.kept(ops, first)
 }
 
+// lasting says whether the key of an operation was never on a disk that was lost since.
+func (l *Lab) lasting(op Op) bool {
+	r := l.replicas[op.Replica]
+	return !l.wiped || strings.HasPrefix(op.Key, fmt.Sprintf("private/%d/%d/", r.place, r.epoch))
+}
+
 // kept checks that the last acknowledged write to each key that only one replica writes is there.
 func (l *Lab) kept(ops []Op, held Content) {
 	last, unsure := map[string]Op{}, map[string][]Op{}
@@ -157,8 +163,7 @@ func (l *Lab) kept(ops []Op, held Content) {
 	}
 	var lost []string
 	for key, op := range last {
-		r := l.replicas[op.Replica]
-		if l.wiped && !strings.HasPrefix(key, fmt.Sprintf("private/%d/%d/", r.place, r.epoch)) {
+		if !l.lasting(op) {
 			continue
 		}
 		here, there := held[key]

@@ -230,11 +230,12 @@ func why(err error) string {
 	return ": " + err.Error()
 }
 
-// finalReads read each private key once more where it was written, as part of its history.
+// finalReads read each private key once more where it was written, as part of its history; after a disk was lost only those
+// that came later.
 func (l *Lab) finalReads() {
 	keys := map[string]int{}
 	for _, op := range l.history.all() {
-		if strings.HasPrefix(op.Key, "private/") && !l.replicas[op.Replica].isGone() {
+		if strings.HasPrefix(op.Key, "private/") && !l.replicas[op.Replica].isGone() && l.lasting(op) {
 			keys[op.Key] = op.Replica
 		}
 	}
