@@ -58,7 +58,7 @@ async fn measure(cluster: &Cluster) -> Result<()> {
     row("bytes on the wire per replica and idle minute", format!("{:.0}", idle / n as f64));
 
     row("write to visible elsewhere, idle", cluster.visible().await?);
-    row("the same, with zero load: put, 1 client, mean", format!("{:.2} ms", cluster.put_ms().await?));
+    row("put, 1 client, mean, all connected", format!("{:.2} ms", cluster.put_ms().await?));
 
     let before = cluster.sent_bytes().await?;
     for change in 0..PROBES {
