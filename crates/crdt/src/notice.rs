@@ -87,3 +87,22 @@ pub enum Notice {
     /// A write that was made before a disk was lost was made again, and the merge gave up some of it.
     Rebased(MergeReport),
 }
+
+impl Notice {
+    /// Whether it tells that the replica did not take an entry.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::BelowFloor { .. }
+            | Self::TooEarly { .. }
+            | Self::Forked { .. }
+            | Self::OwnTailLost { .. }
+            | Self::NotAMember { .. }
+            | Self::Malformed { .. } => true,
+            Self::ClockAhead { .. }
+            | Self::Merged(_)
+            | Self::Removed
+            | Self::OrdinalChanged { .. }
+            | Self::Rebased(_) => false,
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! How hosts talk: connections come about, carry messages, break; sessions do what they have to.
 
+use eddy_crdt::notice::Notice;
 use eddy_crdt::replica::Input;
 use eddy_crdt::sync::{Message, Reason, Session, SessionEvent, SyncError, Turn};
 use rand::Rng;
@@ -179,7 +180,7 @@ impl World {
         let boot = self.hosts[host].boot;
         if !turn.inputs.is_empty() && self.hosts[host].up().is_some() {
             let handled = self.handle(host, turn.inputs)?;
-            if handled.notices.iter().any(is_refusal)
+            if handled.notices.iter().any(Notice::is_refusal)
                 && let Some(connection) = self.connections.get_mut(&at)
                 && let Some(session) = &mut connection.ends[side].session
                 && let Some(up) = self.hosts[host].up()
@@ -291,24 +292,6 @@ impl World {
         }
         let later = self.ms + self.rng.random_range(1..1500);
         self.at(later, Event::Dial(a.min(b), a.max(b)));
-    }
-}
-
-/// Whether the replica did not take an entry.
-pub fn is_refusal(notice: &eddy_crdt::notice::Notice) -> bool {
-    use eddy_crdt::notice::Notice;
-    match notice {
-        Notice::BelowFloor { .. }
-        | Notice::TooEarly { .. }
-        | Notice::Forked { .. }
-        | Notice::OwnTailLost { .. }
-        | Notice::NotAMember { .. }
-        | Notice::Malformed { .. } => true,
-        Notice::ClockAhead { .. }
-        | Notice::Merged(_)
-        | Notice::Removed
-        | Notice::OrdinalChanged { .. }
-        | Notice::Rebased(_) => false,
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::pipe::{Flush, Work};
 use super::queue::{Job, Wait};
-use super::{NodeError, Outcome, Shared, peering};
+use super::{NodeError, Outcome, Shared};
 use crate::storage::Group;
 
 /// After so many commands readers get a chance.
@@ -179,7 +179,7 @@ impl Committer {
                     if is_entries {
                         applied.remote_entries += applied.records.len() - records;
                     }
-                    let refused = applied.notices[notices..].iter().any(peering::is_refusal);
+                    let refused = applied.notices[notices..].iter().any(Notice::is_refusal);
                     applied.applied.push((told, refused));
                 }
             }
@@ -334,9 +334,7 @@ pub(crate) fn answer_all(shared: &Arc<Shared>, answers: Vec<Answer>) {
                 give(answers);
             }));
         }
-        _ => {
-            give(answers);
-        }
+        _ => give(answers),
     }
 }
 

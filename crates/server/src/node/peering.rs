@@ -106,23 +106,6 @@ impl Peering {
     }
 }
 
-/// Whether the replica did not take an entry.
-pub(crate) fn is_refusal(notice: &Notice) -> bool {
-    match notice {
-        Notice::BelowFloor { .. }
-        | Notice::TooEarly { .. }
-        | Notice::Forked { .. }
-        | Notice::OwnTailLost { .. }
-        | Notice::NotAMember { .. }
-        | Notice::Malformed { .. } => true,
-        Notice::ClockAhead { .. }
-        | Notice::Merged(_)
-        | Notice::Removed
-        | Notice::OrdinalChanged { .. }
-        | Notice::Rebased(_) => false,
-    }
-}
-
 /// Counts one session for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct SessionGuard(Handle);

@@ -126,7 +126,7 @@ impl Peers {
         let board = self.board.snapshot();
         let durable = self.node.durable().borrow().clone();
         let others = durable.members.iter().filter(|member| member.id != own && !member.removed);
-        let mut statuses: Vec<pb::PeerStatus> = others
+        others
             .map(|member| {
                 let known = board.get(&member.id);
                 let acked = self.node.look(|replica| replica.acks().get(&member.id).cloned());
@@ -161,14 +161,11 @@ impl Peers {
                     status.error = known.error.clone().unwrap_or_default();
                     status.first_difference = known.difference.clone().unwrap_or_default();
                 }
+                // One that is away holds settling back when it lacks what is here.
+                status.holds_back = !status.connected && status.entries_behind > 0;
                 status
             })
-            .collect();
-        // One that is away holds settling back when it lacks what is here.
-        for status in &mut statuses {
-            status.holds_back = !status.connected && status.entries_behind > 0;
-        }
-        statuses
+            .collect()
     }
 
     /// Recent merges, newest first.
@@ -201,13 +198,12 @@ impl Peers {
         let peers = self.peer_statuses();
         let troubles = self.alarms(&peers);
         for peer in peers {
+            let member = format!("{:x}", peer.member_id);
             for kind in TROUBLE_KINDS {
                 let raised = troubles.iter().any(|t| t.member() == peer.member_id && t.kind() == kind);
-                let member = format!("{:x}", peer.member_id);
                 metrics.peer_alarm.with_label_values(&[member.as_str(), kind]).set(i64::from(raised));
             }
-            let label = format!("{:x}", peer.member_id);
-            let label = [label.as_str()];
+            let label = [member.as_str()];
             metrics.peer_connected.with_label_values(&label).set(i64::from(peer.connected));
             metrics.peer_entries_behind.with_label_values(&label).set(peer.entries_behind as i64);
             metrics.peer_bytes_behind.with_label_values(&label).set(peer.bytes_behind as i64);
