@@ -164,26 +164,14 @@ func mutual(l *Lab, story *Story, hold time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if err := a.start(l.network); err != nil {
+	if err := l.joins(a, order); err != nil {
 		return err
 	}
-	if err := a.ready(); err != nil {
-		return err
-	}
-	if err := l.listed(append(order, a), len(order)+1); err != nil {
-		return err
-	}
-	b, bID, err := l.add(append(order, a), order[1])
+	b, bID, err := l.add(append(order[:len(order):len(order)], a), order[1])
 	if err != nil {
 		return err
 	}
-	if err := b.start(l.network); err != nil {
-		return err
-	}
-	if err := b.ready(); err != nil {
-		return err
-	}
-	if err := l.listed(append(order, a, b), len(order)+2); err != nil {
+	if err := l.joins(b, append(order[:len(order):len(order)], a)); err != nil {
 		return err
 	}
 	pair := []*Replica{a, b}
@@ -221,6 +209,72 @@ func mutual(l *Lab, story *Story, hold time.Duration) error {
 		}
 	}
 	return l.listed(order, len(order))
+}
+
+// deposed adds two members. One is cut off and removes the other; before it can tell, the others remove it. Nothing more is
+// taken from it then, so the other stays.
+func deposed(l *Lab, story *Story, hold time.Duration) error {
+	order := l.chosen()
+	a, aID, err := l.add(order, order[0])
+	if err != nil {
+		return err
+	}
+	if err := l.joins(a, order); err != nil {
+		return err
+	}
+	b, bID, err := l.add(append(order[:len(order):len(order)], a), order[1])
+	if err != nil {
+		return err
+	}
+	if err := l.joins(b, append(order[:len(order):len(order)], a)); err != nil {
+		return err
+	}
+	others := append(order[:len(order):len(order)], b)
+	if err := l.severs([]*Replica{a}, others, l.random.Intn(2) == 0); err != nil {
+		return err
+	}
+	story.say("%s removes %s and is removed before it can tell", a.name, b.name)
+	if err := l.remove(a, bID); err != nil {
+		return err
+	}
+	if err := l.remove(order[0], aID); err != nil {
+		return err
+	}
+	if err := l.listed(others, len(others)); err != nil {
+		return err
+	}
+	l.wait(hold / 4)
+	if err := l.network.Heal(); err != nil {
+		return err
+	}
+	if err := a.leaves(); err != nil {
+		return err
+	}
+	// It told nobody what it had done, not even when it was told itself.
+	if err := l.listed(others, 0); err != nil {
+		return err
+	}
+	if stays, err := l.lists(b, bID); err != nil || !stays {
+		return fmt.Errorf("%s is a member no more (%v), by the word of one that was removed first", b.name, err)
+	}
+	if err := l.remove(order[0], bID); err != nil {
+		return err
+	}
+	if err := b.leaves(); err != nil {
+		return err
+	}
+	return l.listed(order, len(order))
+}
+
+// joins starts a member that was added, and waits until all know it.
+func (l *Lab) joins(r *Replica, members []*Replica) error {
+	if err := r.start(l.network); err != nil {
+		return err
+	}
+	if err := r.ready(); err != nil {
+		return err
+	}
+	return l.listed(append(members[:len(members):len(members)], r), len(members)+1)
 }
 
 func (l *Lab) members(r *Replica) ([]uint64, error) {
