@@ -1,0 +1,255 @@
+//! One experiment: starts a cluster, loads it, counts what it used, and stops it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use hdrhistogram::Histogram;
+
+use crate::load::open::{self, START_LAG};
+use crate::load::recorder::Recorder;
+use crate::load::replay::Trace;
+use crate::load::watchers::Watchers;
+use crate::load::workload::Workload;
+use crate::load::{Ends, closed, fill};
+use crate::results::Outcome;
+use crate::scenario::{Addressed, Cell, LoadKind, Scenario, System};
+use crate::target::binaries::Binaries;
+use crate::target::{Cluster, Places, Usage};
+
+/// How long after the load the nodes get to show each other's last writes.
+const CATCH_UP: Duration = Duration::from_secs(120);
+/// How often it is looked whether all nodes live.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Where watchers find events of a replay; workloads of their own have their own prefix.
+const REPLAYED: &str = "/registry/";
+
+/// One of the things that a node uses.
+type Part = fn(&Usage) -> f64;
+
+/// What experiments need from outside.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// The programs.
+    pub binaries: Binaries,
+    /// Where data dirs go.
+    pub places: Places,
+}
+
+/// Runs the experiment of a cell. `progress` is told of each phase, and of the operations so far.
+///
+/// # Errors
+/// When the cluster does not come up, a node ends, or no operation succeeds.
+pub async fn run(
+    bench: &Bench,
+    scenario: &Scenario,
+    cell: &Cell,
+    seed: u64,
+    progress: &(dyn Fn(&str, Option<u64>) + Sync),
+) -> Result<Outcome> {
+    let load = &scenario.load;
+    let timeout = Duration::from_millis(load.timeout_ms);
+    let flags = match cell.system {
+        System::Eddy => &scenario.cluster.eddy_flags,
+        System::Etcd => &scenario.cluster.etcd_flags,
+    };
+    progress("starting", None);
+    let mut cluster = Cluster::start(&bench.binaries, &bench.places, cell, &scenario.network, flags, seed).await?;
+    let addresses: Vec<_> = cluster.nodes.iter().map(|node| node.address.clone()).collect();
+    let addressed = match load.addressed {
+        Addressed::All => cell.nodes,
+        Addressed::One => 1,
+    };
+    let numbered: Vec<_> = addresses.iter().cloned().enumerate().take(addressed).collect();
+    let ends = Ends::connect(&numbered, load.connections)?;
+    let workload = Arc::new(Workload::new(load));
+    if load.mix.range + load.mix.serializable > 0.0 {
+        progress("filling", None);
+        fill(&ends, &workload, load.keys, timeout).await?;
+        settle(&mut cluster, addressed, "filled").await?;
+    }
+
+    let (from, until) =
+        (Duration::from_secs_f64(load.warmup_s), Duration::from_secs_f64(load.warmup_s + load.measure_s));
+    let recorder = Arc::new(Recorder::new(from, until, cell.nodes));
+    let prefix = if load.kind == LoadKind::Replay { REPLAYED } else { workload.prefix() };
+    let watchers = match cell.watchers {
+        0 => None,
+        count => Some(Watchers::start(&addresses, count, prefix, &recorder).await?),
+    };
+    // The trace is read, and watchers stand, before the clock starts.
+    let trace = match &load.trace {
+        Some(path) => Some(Trace::load(&PathBuf::from(path))?),
+        None => None,
+    };
+    let requests_per_round = trace.as_ref().map(Trace::len);
+    recorder.begin();
+    let driving = async {
+        let moments = || open::schedule(cell.rate, load.arrivals, until, seed);
+        let clients = ends.count();
+        match (load.kind, trace) {
+            (LoadKind::Closed, _) => closed::run(&ends, &workload, &recorder, cell.clients, timeout, seed).await,
+            (LoadKind::Open, _) => {
+                open::run(&ends, open::drawn(moments(), &workload, clients, seed), &recorder, timeout).await
+            }
+            (LoadKind::Replay, Some(trace)) => {
+                open::run(&ends, trace.play(cell.rate, clients, until), &recorder, timeout).await
+            }
+            (LoadKind::Replay, None) => bail!("the scenario has no trace"),
+        }
+    };
+    let watching = watch_over(&mut cluster, scenario, &recorder, progress);
+    let ((), before) = tokio::try_join!(driving, watching)?;
+
+    progress("catching up", None);
+    let cut_at_end = scenario.network.events.last().is_some_and(|event| !event.heal);
+    let catch_up = if cut_at_end { None } else { settle(&mut cluster, addressed, "end").await? };
+    let after = cluster.usage().await?;
+    drop(watchers);
+    let mut outcome = assess(&recorder, load.measure_s, &before, &after, addressed)?;
+    if let Some(took) = catch_up {
+        outcome.metrics.push(("catch_up_ms".to_owned(), None, took.as_secs_f64() * 1000.0));
+    } else if !cut_at_end {
+        bail!("after {} s some node still lacks what was written", CATCH_UP.as_secs());
+    }
+    if let Some(requests) = requests_per_round {
+        outcome.metrics.push(("requests_per_round".to_owned(), None, requests as f64));
+    }
+    Ok(outcome)
+}
+
+/// Waits until all nodes show what was written at those addressed. Returns how long it took.
+async fn settle(cluster: &mut Cluster, addressed: usize, mark: &str) -> Result<Option<Duration>> {
+    let writers: Vec<_> = (0..addressed).collect();
+    cluster.mark(&writers, mark).await?;
+    cluster.wait_for(&writers, mark, CATCH_UP).await
+}
+
+/// While load runs: looks after the nodes, lets events happen, tells the progress. Returns what nodes had used when what
+/// counts began.
+async fn watch_over(
+    cluster: &mut Cluster,
+    scenario: &Scenario,
+    recorder: &Recorder,
+    progress: &(dyn Fn(&str, Option<u64>) + Sync),
+) -> Result<Vec<Usage>> {
+    let begin = recorder.epoch() + Duration::from_secs_f64(scenario.load.warmup_s);
+    progress("warming up", None);
+    tokio::time::sleep_until(begin.into()).await;
+    let before = cluster.usage().await?;
+    let mut events: Vec<_> = scenario.network.events.iter().collect();
+    events.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
+    while Instant::now() < recorder.end() {
+        cluster.check()?;
+        let next = events.last().map(|event| begin + Duration::from_secs_f64(event.at_s));
+        if let Some(event) = events.pop_if(|event| Instant::now() >= begin + Duration::from_secs_f64(event.at_s)) {
+            cluster.happen(event);
+            continue;
+        }
+        progress("measuring", Some(recorder.so_far()));
+        let until = (Instant::now() + LOOK_EVERY).min(recorder.end());
+        tokio::time::sleep_until(next.map_or(until, |next| next.min(until)).into()).await;
+    }
+    Ok(before)
+}
+
+fn assess(recorder: &Recorder, measure_s: f64, before: &[Usage], after: &[Usage], addressed: usize) -> Result<Outcome> {
+    let recorded = recorder.take();
+    if recorded.completed == 0 {
+        bail!("no operation succeeded: {}", recorded.first_error.unwrap_or_else(|| "none was due".to_owned()));
+    }
+    let mut metrics = Vec::new();
+    let mut all = |name: &str, value: f64| metrics.push((name.to_owned(), None, value));
+    all("throughput", recorded.completed as f64 / measure_s);
+    all("failed", recorded.failed as f64);
+    all("refused", recorded.refused as f64);
+    for (operation, latencies) in &recorded.latencies {
+        for (name, q) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+            all(&format!("{name}_ms {operation}"), latencies.value_at_quantile(q) as f64 / 1000.0);
+        }
+        all(&format!("mean_ms {operation}"), latencies.mean() / 1000.0);
+    }
+    // Of all operations of clients together, whatever they were.
+    let mut together: Option<Histogram<u64>> = None;
+    for (operation, latencies) in &recorded.latencies {
+        if *operation != START_LAG && !operation.starts_with("seen at") {
+            match &mut together {
+                Some(sum) => sum.add(latencies).context("histograms of equal bounds")?,
+                None => together = Some(latencies.clone()),
+            }
+        }
+    }
+    if let Some(latencies) = &together {
+        for (name, q) in [("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999), ("max_ms", 1.0)] {
+            all(name, latencies.value_at_quantile(q) as f64 / 1000.0);
+        }
+        all("mean_ms", latencies.mean() / 1000.0);
+    }
+    let completed = recorded.completed as f64;
+    let used = |of: Part| -> Vec<f64> { before.iter().zip(after).map(|(b, a)| of(a) - of(b)).collect() };
+    let sum = |of: Part| used(of).iter().sum::<f64>();
+    all("cpu_us_per_op", sum(|u| u.cpu_s) * 1e6 / completed);
+    all("written_bytes_per_op", sum(|u| u.written_bytes) / completed);
+    all("fsyncs_per_op", sum(|u| u.fsyncs) / completed);
+    all("peer_bytes_per_op", sum(|u| u.peer_bytes) / completed);
+    all("peer_bytes_per_s", sum(|u| u.peer_bytes) / measure_s);
+    all("rss_mib", after.iter().map(|u| u.rss_bytes).fold(0.0, f64::max) / 1_048_576.0);
+    // What it costs a node that no client talks to when others write.
+    let idle = addressed..after.len();
+    let entries: f64 = used(|u| u.remote_entries)[idle.clone()].iter().sum();
+    if !idle.is_empty() && entries > 0.0 {
+        let cpu: f64 = used(|u| u.cpu_s)[idle].iter().sum();
+        all("cpu_us_per_remote_entry", cpu * 1e6 / entries);
+    }
+    let per_node: [(&str, Part); 5] = [
+        ("cpu_s", |u| u.cpu_s),
+        ("written_bytes", |u| u.written_bytes),
+        ("fsyncs", |u| u.fsyncs),
+        ("peer_bytes", |u| u.peer_bytes),
+        ("remote_entries", |u| u.remote_entries),
+    ];
+    for (name, of) in per_node {
+        metrics.extend(used(of).into_iter().enumerate().map(|(node, value)| (name.to_owned(), Some(node), value)));
+    }
+    metrics.extend(after.iter().enumerate().map(|(node, u)| ("rss_bytes".to_owned(), Some(node), u.rss_bytes)));
+    let latencies = recorded.latencies.into_iter().map(|(name, histogram)| (name.to_owned(), histogram)).collect();
+    Ok(Outcome { metrics, latencies, steps: recorded.steps })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::recorder::Ended;
+
+    #[test]
+    fn what_was_used_is_divided_by_what_was_done() -> Result<()> {
+        let recorder = Recorder::new(Duration::ZERO, Duration::from_secs(2), 2);
+        for _ in 0..100 {
+            let due = recorder.epoch();
+            recorder.record(0, "put", due, due + Duration::from_millis(3), Ended::Done);
+        }
+        let usage = |cpu_s, remote_entries| Usage { cpu_s, remote_entries, fsyncs: cpu_s * 10.0, ..Usage::default() };
+        let (before, after) = ([usage(1.0, 0.0), usage(5.0, 7.0)], [usage(1.5, 0.0), usage(5.25, 107.0)]);
+        let outcome = assess(&recorder, 2.0, &before, &after, 1)?;
+        let metric = |name: &str, of| {
+            outcome.metrics.iter().find(|(n, node, _)| n == name && *node == of).map(|(_, _, value)| *value)
+        };
+        assert_eq!(metric("throughput", None), Some(50.0));
+        assert_eq!(metric("cpu_us_per_op", None), Some(7_500.0));
+        assert_eq!(metric("fsyncs_per_op", None), Some(0.075));
+        assert_eq!(metric("cpu_us_per_remote_entry", None), Some(2_500.0));
+        assert_eq!(metric("cpu_s", Some(1)), Some(0.25));
+        assert!(metric("p99_ms", None).is_some_and(|p99| (2.99..3.01).contains(&p99)));
+        Ok(())
+    }
+
+    #[test]
+    fn an_experiment_without_success_is_none() {
+        let recorder = Recorder::new(Duration::ZERO, Duration::from_secs(1), 1);
+        recorder.record(0, "put", recorder.epoch(), recorder.epoch(), Ended::Failed("no leader".into()));
+        let error =
+            assess(&recorder, 1.0, &[Usage::default()], &[Usage::default()], 1).expect_err("nothing").to_string();
+        assert!(error.contains("no leader"), "{error}");
+    }
+}
