@@ -1,0 +1,204 @@
+//! What replication costs the machine, without disk and network: `cargo bench -p eddy-bench --bench replication`.
+//!
+//! Two replicas, 2 KB pods. Every number is per entry. What the server adds around it (sockets, groups, flushes, matching of
+//! watches) is measured by `lab`.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use eddy_crdt::clock::Now;
+use eddy_crdt::entry::Entry;
+use eddy_crdt::genesis::{Founder, Genesis};
+use eddy_crdt::id::{Birth, ClusterId, Identity, Origin, ReplicaId};
+use eddy_crdt::op::{Command, PutLease, PutOp, PutValue};
+use eddy_crdt::replica::{Input, Replica};
+use eddy_crdt::revision::Revision;
+use eddy_crdt::sync::delta::Delta;
+
+const NOW: Now = Now { wall_ms: 1_700_000_000_000, mono_ms: 0 };
+/// Entries between two acknowledgements, about what a busy replica has.
+const GROUP: u64 = 500;
+/// Objects that are written.
+const OBJECTS: u64 = 1_000;
+
+fn key(n: u64) -> Bytes {
+    format!("/registry/pods/default/pod-{n:06}").into()
+}
+
+/// A Pod of about 2 KB with two fields that change.
+fn pod(n: u64, label: u64, message: u64) -> Bytes {
+    let variables: String =
+        (0..24).map(|i| format!(r#"{{"name":"VARIABLE_{i}","value":"a value of some length, {i}"}},"#)).collect();
+    format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"pod-{n:06}","namespace":"default","uid":"8c1f2b1e-0000-4000-8000-{n:012}","generation":1,"labels":{{"app":"web","change":"{label}"}}}},"spec":{{"containers":[{{"name":"web","image":"registry.example/web:1","env":[{variables}{{"name":"LAST","value":"1"}}]}}]}},"status":{{"phase":"Running","message":"change {message}"}}}}"#
+    )
+    .into()
+}
+
+/// What the machine calls the member that an acknowledgement is of.
+trait Name {
+    fn of(identity: Identity) -> Self;
+}
+
+impl Name for ReplicaId {
+    fn of(identity: Identity) -> Self {
+        identity.replica
+    }
+}
+
+impl Name for Origin {
+    fn of(identity: Identity) -> Self {
+        identity.origin()
+    }
+}
+
+/// Two replicas that know each other.
+struct Pair {
+    replicas: [Replica; 2],
+    ids: [ReplicaId; 2],
+}
+
+impl Pair {
+    fn new() -> Self {
+        let founder = |n: u64| Founder {
+            id: ReplicaId::new(n),
+            name: format!("n{n}"),
+            peer_urls: vec![format!("http://10.0.0.{n}:2380")],
+        };
+        let genesis = Genesis { founders: vec![founder(1), founder(2)], ..Genesis::default() };
+        let found = |n: u64| {
+            let (replica, birth) = (ReplicaId::new(n), Birth::new(n));
+            Replica::found(Identity { cluster: ClusterId::new(1), replica, birth, ordinal: 0 }, &genesis).0
+        };
+        let mut pair = Self { replicas: [found(1), found(2)], ids: [ReplicaId::new(1), ReplicaId::new(2)] };
+        for n in 0..OBJECTS {
+            pair.put(0, n, pod(n, 0, 0));
+        }
+        let entries = pair.news(0);
+        pair.apply(1, entries);
+        pair.settle();
+        pair
+    }
+
+    fn put(&mut self, at: usize, n: u64, value: Bytes) {
+        let put = PutOp { key: key(n), value: PutValue::Set(value), lease: PutLease::Set(None), prev_kv: false };
+        let effects = self.replicas[at].handle(NOW, Input::Client(Command::Put(put)));
+        assert!(matches!(effects.reply, Some(Ok(_))), "a put is refused");
+    }
+
+    /// What the other lacks of this one's.
+    fn news(&mut self, of: usize) -> Vec<Entry> {
+        let upto = self.replicas[of].vector().clone();
+        self.replicas[of].handle(NOW, Input::Offer { upto });
+        let (mine, theirs) = (self.replicas[of].vector(), self.replicas[1 - of].vector());
+        let entries = self.replicas[of].entries_for(theirs, mine, usize::MAX).expect("the log has it");
+        entries.iter().map(|entry| (**entry).clone()).collect()
+    }
+
+    /// Applies entries of the other, and says how long that took.
+    fn apply(&mut self, at: usize, entries: Vec<Entry>) -> Duration {
+        let (from, count) = (self.ids[1 - at], entries.len());
+        let since = Instant::now();
+        let effects = self.replicas[at].handle(NOW, Input::Entries { from, entries });
+        let took = since.elapsed();
+        assert_eq!(effects.commits.len(), count, "an entry was not applied");
+        took
+    }
+
+    /// Both hear that both have everything; says how long that took them together.
+    fn settle(&mut self) -> Duration {
+        let mut took = Duration::ZERO;
+        for _ in 0..2 {
+            for to in 0..2 {
+                let from = &self.replicas[1 - to];
+                let mut acks: Vec<_> = from.acks().iter().map(|(origin, ack)| (*origin, ack.clone())).collect();
+                acks.push((Name::of(from.identity()), from.vector().clone()));
+                let own = self.replicas[to].vector().clone();
+                let since = Instant::now();
+                self.replicas[to].handle(NOW, Input::Acks { own, acks });
+                took += since.elapsed();
+            }
+        }
+        assert!(self.replicas.iter().all(|replica| replica.windows().is_empty()), "something did not settle");
+        took
+    }
+}
+
+/// Runs `group` with numbers of objects, about [`GROUP`] at a time, until there were `count`.
+fn in_groups(count: u64, mut group: impl FnMut(std::ops::Range<u64>) -> Duration) -> Duration {
+    (0..count).step_by(GROUP as usize).map(|first| group(first..count.min(first + GROUP))).sum()
+}
+
+fn entries(c: &mut Criterion) {
+    let mut pair = Pair::new();
+    c.bench_function("fast-forward, one remote entry", |b| {
+        b.iter_custom(|count| {
+            in_groups(count, |group| {
+                group.for_each(|n| pair.put(0, n % OBJECTS, pod(n % OBJECTS, n, n)));
+                let entries = pair.news(0);
+                let took = pair.apply(1, entries);
+                pair.settle();
+                took
+            })
+        });
+    });
+    let mut pair = Pair::new();
+    c.bench_function("settle, one entry at both replicas", |b| {
+        b.iter_custom(|count| {
+            in_groups(count, |group| {
+                group.for_each(|n| pair.put(0, n % OBJECTS, pod(n % OBJECTS, n, n)));
+                let entries = pair.news(0);
+                pair.apply(1, entries);
+                pair.settle()
+            })
+        });
+    });
+    let mut pair = Pair::new();
+    let mut group = c.benchmark_group("merge");
+    group.sample_size(10);
+    let mut change = 0;
+    group.bench_function("one field against another of a 2 KB pod", |b| {
+        b.iter_custom(|count| {
+            in_groups(count, |group| {
+                for n in group.clone() {
+                    change += 1;
+                    pair.put(0, n % OBJECTS, pod(n % OBJECTS, change, 0));
+                    pair.put(1, n % OBJECTS, pod(n % OBJECTS, 0, change));
+                }
+                let (left, right) = (pair.news(0), pair.news(1));
+                let took = pair.apply(0, right);
+                pair.apply(1, left);
+                pair.settle();
+                took
+            })
+        });
+    });
+    group.finish();
+}
+
+fn values(c: &mut Criterion) {
+    let (base, value) = (pod(1, 1, 1), pod(1, 2, 2));
+    c.bench_function("delta, two fields of a 2 KB pod", |b| {
+        b.iter(|| Delta::between(black_box(&base), black_box(&value)))
+    });
+    let delta = Delta::between(&base, &value).expect("it saves bytes");
+    c.bench_function("delta, applied", |b| b.iter(|| delta.apply(black_box(&base)).expect("it is whole")));
+}
+
+fn watches(c: &mut Criterion) {
+    let mut pair = Pair::new();
+    for n in 0..10_000 {
+        pair.put(0, n % OBJECTS, pod(n % OBJECTS, n, n));
+    }
+    let replica = &pair.replicas[0];
+    let to = replica.revision();
+    let from = Revision::new(to.get() - 999);
+    c.bench_function("events of 1,000 revisions, as a watcher that catches up reads them", |b| {
+        b.iter(|| replica.events(from, to, usize::MAX).len());
+    });
+}
+
+criterion_group!(replication, entries, values, watches);
+criterion_main!(replication);
