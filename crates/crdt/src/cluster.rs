@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::entry::Change;
-use crate::id::ReplicaId;
+use crate::id::{Birth, ReplicaId};
 use crate::members::{self, Members};
 use crate::notice::Notice;
 use crate::op::{Refusal, Reply};
@@ -55,6 +55,15 @@ impl Replica {
         }
         self.draft(now, effects, |draft| draft.write_system(SystemKey::Removed(id), Bytes::new()));
         self.members_changed(now, effects)
+    }
+
+    /// Notes under which birth a member goes on: settling waits until all know.
+    pub(crate) fn announce(&mut self, now: Now, member: ReplicaId, birth: Birth, effects: &mut Effects) {
+        if self.members.is_present(member) && self.members.birth_of(member) != Some(birth) {
+            let value = members::birth_value(birth);
+            self.draft(now, effects, |draft| draft.write_system(SystemKey::Birth(member), value));
+            self.set_members(Members::read(&self.state.system));
+        }
     }
 
     pub(crate) fn member_update(
@@ -179,6 +188,10 @@ impl Replica {
         }
         if self.joining {
             return;
+        }
+        if self.members.birth_of(id).is_some_and(|birth| birth != self.identity.birth) {
+            // Announced by someone who had not heard of this one.
+            self.announce(now, id, self.identity.birth, effects);
         }
         let Some(member) = self.members.get(id) else { return };
         match member.ordinal {

@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::id::ReplicaId;
+use crate::id::{Birth, Origin, ReplicaId};
 use crate::vector::VersionVector;
 
-/// Durable vectors of members.
+/// Durable vectors of members. Each is of one birth: what a member had before it lost its disk says nothing of what it has.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Acks {
-    counted: BTreeMap<ReplicaId, VersionVector>,
-    pending: BTreeMap<ReplicaId, Vec<VersionVector>>,
+    counted: BTreeMap<Origin, VersionVector>,
+    pending: BTreeMap<Origin, Vec<VersionVector>>,
 }
 
 /// Most members of whom acknowledgements wait: as many as there can be members.
@@ -21,12 +21,15 @@ const PENDING_MAX: usize = 4096;
 
 impl Acks {
     /// Those that were counted before.
-    pub fn restored(counted: impl IntoIterator<Item = (ReplicaId, VersionVector)>) -> Self {
+    pub fn restored(counted: impl IntoIterator<Item = (Origin, VersionVector)>) -> Self {
         Self { counted: counted.into_iter().collect(), pending: BTreeMap::new() }
     }
 
     /// Takes note of what a member has on disk. Tells whether that counts at once and is news.
-    pub fn note(&mut self, member: ReplicaId, vector: VersionVector, own: &VersionVector) -> bool {
+    pub fn note(&mut self, member: Origin, vector: VersionVector, own: &VersionVector) -> bool {
+        if vector.is_empty() {
+            return false;
+        }
         if own.covers(&vector) {
             return self.count(member, &vector);
         }
@@ -48,7 +51,7 @@ impl Acks {
         false
     }
 
-    fn count(&mut self, member: ReplicaId, vector: &VersionVector) -> bool {
+    fn count(&mut self, member: Origin, vector: &VersionVector) -> bool {
         let counted = self.counted.entry(member).or_default();
         let news = !counted.covers(vector);
         counted.merge(vector);
@@ -72,15 +75,26 @@ impl Acks {
     }
 
     /// What counts.
-    pub fn counted(&self) -> &BTreeMap<ReplicaId, VersionVector> {
+    pub fn counted(&self) -> &BTreeMap<Origin, VersionVector> {
         &self.counted
     }
 
-    /// What all these members have.
-    pub fn floor(&self, members: impl IntoIterator<Item = ReplicaId>) -> VersionVector {
+    /// What counts of a member. Without knowing its birth nothing does where it has told under several.
+    pub fn of(&self, member: ReplicaId, birth: Option<Birth>) -> Option<&VersionVector> {
+        if let Some(birth) = birth {
+            return self.counted.get(&Origin { replica: member, birth });
+        }
+        let first = Origin { replica: member, birth: Birth::new(0) };
+        let mut births = self.counted.range(first..).take_while(|(origin, _)| origin.replica == member);
+        let only = births.next().map(|(_, vector)| vector);
+        only.filter(|_| births.next().is_none())
+    }
+
+    /// What all these members, under these births, have.
+    pub fn floor(&self, members: impl IntoIterator<Item = (ReplicaId, Option<Birth>)>) -> VersionVector {
         let mut floor: Option<VersionVector> = None;
-        for member in members {
-            let Some(ack) = self.counted.get(&member) else { return VersionVector::default() };
+        for (member, birth) in members {
+            let Some(ack) = self.of(member, birth) else { return VersionVector::default() };
             floor = Some(floor.map_or_else(|| ack.clone(), |floor| floor.meet(ack)));
         }
         floor.unwrap_or_default()
@@ -90,7 +104,7 @@ impl Acks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{Birth, Dot, Origin};
+    use crate::id::Dot;
 
     fn vector(seqs: &[(u64, u64)]) -> VersionVector {
         let origin = |replica| Origin { replica: ReplicaId::new(replica), birth: Birth::new(1) };
@@ -101,7 +115,8 @@ mod tests {
     /// the newer was never repeated: keys stayed unsettled until that member acknowledged something else.
     #[test]
     fn an_older_acknowledgement_that_comes_later_takes_no_ones_place() {
-        let (member, mut acks) = (ReplicaId::new(7), Acks::default());
+        let member = Origin { replica: ReplicaId::new(7), birth: Birth::new(1) };
+        let mut acks = Acks::default();
         let own = vector(&[(1, 1)]);
         for ack in [&[(1, 2), (2, 1)][..], &[(1, 2)], &[(1, 2), (3, 1)], &[(2, 1)], &[(1, 3)]] {
             assert!(!acks.note(member, vector(ack), &own), "{ack:?} waits");

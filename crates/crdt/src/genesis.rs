@@ -5,8 +5,7 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::clock::Stamp;
-use crate::entry::Record;
-use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead};
+use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead, Past, Record};
 use crate::id::{Birth, Dot, Identity, Origin, ReplicaId};
 use crate::index::Incarnation;
 use crate::key::Keyspace;
@@ -121,6 +120,7 @@ impl Replica {
         state.chain = state.chain.extend(&entry.head, &entry.changes);
         replica.vector.advance(dot);
         replica.fresh.advance(dot);
+        replica.past = Past::Founded;
         replica.next_number += 1;
         let record = Record {
             number,

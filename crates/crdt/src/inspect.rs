@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::entry::{Chain, ChangeKind, Entry};
-use crate::id::{Dot, LeaseId, ReplicaId};
+use crate::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
 use crate::key::Keyspace;
 use crate::log::Log;
 use crate::members::Member;
@@ -35,8 +35,18 @@ impl Replica {
     }
 
     /// Durable vectors of members, as far as they count: all that is in them is known here.
-    pub fn acks(&self) -> &BTreeMap<ReplicaId, VersionVector> {
+    pub fn acks(&self) -> &BTreeMap<Origin, VersionVector> {
         self.acks.counted()
+    }
+
+    /// The durable vector of a member under its present birth, as far as it counts.
+    pub fn ack_of(&self, member: ReplicaId) -> Option<&VersionVector> {
+        self.acks.of(member, self.members.birth_of(member))
+    }
+
+    /// The birth under which a member goes on, if it was announced: a first one need not be.
+    pub fn birth_of(&self, member: ReplicaId) -> Option<Birth> {
+        self.members.birth_of(member)
     }
 
     /// The chain hash of every origin up to its newest entry here.

@@ -23,6 +23,7 @@
 pub mod clock;
 mod cluster;
 pub mod digest;
+mod doubt;
 pub mod entry;
 pub mod event;
 pub mod floor;

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::floor::Acks;
-use crate::id::{Dot, ReplicaId};
+use crate::id::{Birth, Dot, Origin, ReplicaId};
 use crate::revision::{Revision, SPACES};
 use crate::system::{System, SystemKey};
+use crate::vector::VersionVector;
 
 /// A member of the cluster, or one that was.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,6 +52,17 @@ struct SpaceValue {
     space: u64,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct BirthValue {
+    #[prost(fixed64, tag = "1")]
+    birth: u64,
+}
+
+/// The value of [`SystemKey::Birth`].
+pub fn birth_value(birth: Birth) -> Bytes {
+    BirthValue { birth: birth.get() }.encode_to_vec().into()
+}
+
 /// The value of [`SystemKey::Member`].
 pub fn member_value(peer_urls: &[String], learner: bool) -> Bytes {
     MemberValue { peer_urls: peer_urls.to_vec(), learner }.encode_to_vec().into()
@@ -79,6 +91,8 @@ pub struct Members {
     removals: BTreeMap<ReplicaId, Dot>,
     /// Every use of an ordinal.
     ordinals: BTreeSet<(u16, ReplicaId)>,
+    /// Births that were announced.
+    births: BTreeMap<ReplicaId, Birth>,
     highest_space: u64,
 }
 
@@ -109,6 +123,10 @@ impl Members {
                 Some(SystemKey::Space(_)) => {
                     let space = SpaceValue::decode(&value.value[..]).unwrap_or_default().space;
                     read.highest_space = read.highest_space.max(space);
+                }
+                Some(SystemKey::Birth(id)) => {
+                    let value = BirthValue::decode(&value.value[..]).unwrap_or_default();
+                    read.births.insert(id, Birth::new(value.birth));
                 }
                 Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules) | None => {}
             }
@@ -185,8 +203,28 @@ impl Members {
     pub fn counting<'a>(&'a self, acks: &'a Acks) -> impl Iterator<Item = ReplicaId> + 'a {
         let present = || self.members.values().filter(|member| !member.removed).map(|member| member.id);
         let waiting = self.removals.iter().filter(move |(_, removal)| {
-            !present().all(|id| acks.counted().get(&id).is_some_and(|ack| ack.contains(**removal)))
+            !present().all(|id| acks.of(id, self.birth_of(id)).is_some_and(|ack| ack.contains(**removal)))
         });
         present().chain(waiting.map(|(id, _)| *id))
+    }
+
+    /// What all whose acknowledgements settling waits for are known to have. Nothing while a member has a new birth that
+    /// not all are known to have heard of: under the old one it may have told somebody what it has lost since, and that is
+    /// not above what it acknowledges now.
+    pub fn floor(&self, acks: &Acks) -> VersionVector {
+        let present = || self.members.values().filter(|member| !member.removed).map(|member| member.id);
+        let heard_of = |(id, birth): (&ReplicaId, &Birth)| {
+            let origin = Origin { replica: *id, birth: *birth };
+            present().all(|id| acks.of(id, self.birth_of(id)).is_some_and(|ack| ack.get(origin) > 0))
+        };
+        if !self.births.iter().filter(|(id, _)| self.is_present(**id)).all(heard_of) {
+            return VersionVector::default();
+        }
+        acks.floor(self.counting(acks).map(|id| (id, self.birth_of(id))))
+    }
+
+    /// The birth under which a member goes on, if it was announced. Only a first one need not be.
+    pub fn birth_of(&self, id: ReplicaId) -> Option<Birth> {
+        self.births.get(&id).copied()
     }
 }

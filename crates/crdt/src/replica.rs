@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::clock::{Clock, Now};
 use crate::digest;
-use crate::entry::{ChangeKind, Entry, Head};
+use crate::entry::{ChangeKind, Entry, Head, Past};
 use crate::event::Commit;
 use crate::floor::Acks;
 use crate::history::{ChangedKeys, History};
-use crate::id::{Identity, LeaseId, Origin, ReplicaId};
+use crate::id::{Birth, Identity, LeaseId, Origin, ReplicaId};
 use crate::key::{Key, Keyspace};
 use crate::lease;
 use crate::log::Log;
@@ -49,13 +49,25 @@ pub enum Input {
         /// What is durable here.
         own: VersionVector,
         /// What the others have, as they said or as it was passed on.
-        acks: Vec<(ReplicaId, VersionVector)>,
+        acks: Vec<(Origin, VersionVector)>,
     },
     /// Everything up to here may be sent to peers from now on. To be durable before the first of it is sent.
     Offer {
         /// Only the part about this replica's own entries counts.
         upto: VersionVector,
     },
+    /// What is on disk may be less than what peers know of this replica: it goes on under this birth, which must never
+    /// have been used.
+    Doubt(Birth),
+    /// A member begins, under that birth, with what this replica has. To be durable before it is given anything.
+    Begins {
+        /// Which.
+        member: ReplicaId,
+        /// Its birth.
+        birth: Birth,
+    },
+    /// That member was greeted and does not know more of this replica.
+    Met(ReplicaId),
     /// A peer reads a snapshot: nothing is settled for a minute, so that its parts fit together.
     Hold,
     /// No peer reads a snapshot any more: what could not be settled meanwhile is.
@@ -130,6 +142,9 @@ pub struct Replica {
     pub(crate) hold_until_ms: u64,
     /// Whether a snapshot is being installed: until it is, this member writes nothing.
     pub(crate) joining: bool,
+    pub(crate) past: Past,
+    /// Who was met since this replica is in doubt.
+    pub(crate) met: BTreeSet<ReplicaId>,
     /// The newest merges that decided something.
     pub(crate) merges: VecDeque<MergeReport>,
 }
@@ -165,6 +180,8 @@ impl Replica {
             graves: BTreeSet::new(),
             hold_until_ms: 0,
             joining: false,
+            past: Past::default(),
+            met: BTreeSet::new(),
             merges: VecDeque::new(),
         }
     }
@@ -195,6 +212,9 @@ impl Replica {
                     effects.head_changed = true;
                 }
             }
+            Input::Doubt(birth) => self.doubt(now, birth, &mut effects),
+            Input::Begins { member, birth } => self.announce(now, member, birth, &mut effects),
+            Input::Met(member) => self.meet(member, &mut effects),
             Input::Hold => self.hold_until_ms = now.mono_ms.saturating_add(HOLD_MS),
             Input::Release => {
                 self.hold_until_ms = 0;
@@ -346,6 +366,7 @@ impl Replica {
             origins: self.origin_heads(),
             offered: self.offered,
             restamped: self.restamped,
+            past: self.past,
         }
     }
 

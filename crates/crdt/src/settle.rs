@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::clock::Now;
-use crate::id::{Dot, Origin, ReplicaId};
+use crate::id::{Dot, Origin};
 use crate::key::{Key, Keyspace};
 use crate::replica::{Effects, Replica};
 use crate::vector::VersionVector;
@@ -14,19 +14,19 @@ impl Replica {
         &mut self,
         now: Now,
         own: VersionVector,
-        acks: Vec<(ReplicaId, VersionVector)>,
+        acks: Vec<(Origin, VersionVector)>,
         effects: &mut Effects,
     ) {
         if !self.state.windowed {
             return;
         }
         let own = own.meet(&self.vector);
-        let mut news = self.acks.note(self.identity.replica, own, &self.vector);
+        let mut news = self.acks.note(self.identity.origin(), own, &self.vector);
         for (member, vector) in acks {
             // A member that is not known yet has acknowledged its own addition, which will come: its word must wait, not get
             // lost. Whoever has acknowledged nothing new and is not known is nobody.
-            let is_nobody = self.members.get(member).is_none() && self.vector.covers(&vector);
-            if member != self.identity.replica && !is_nobody {
+            let is_nobody = self.members.get(member.replica).is_none() && self.vector.covers(&vector);
+            if member.replica != self.identity.replica && !is_nobody {
                 news |= self.acks.note(member, vector, &self.vector);
             }
         }
@@ -39,7 +39,7 @@ impl Replica {
         if !self.state.windowed || now.mono_ms < self.hold_until_ms {
             return;
         }
-        let reached = self.acks.floor(self.members.counting(&self.acks));
+        let reached = self.members.floor(&self.acks);
         let grown: Vec<(Origin, u64, u64)> = reached
             .iter()
             .map(|dot| (dot.origin, self.floor.get(dot.origin), dot.seq))

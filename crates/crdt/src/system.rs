@@ -30,6 +30,8 @@ pub enum SystemKey {
     Ordinal(u16, ReplicaId),
     /// The highest revision space that a member has used; the value is its number.
     Space(ReplicaId),
+    /// The birth under which a member goes on, set by who gave it what it begins with.
+    Birth(ReplicaId),
     /// The rules that merges follow.
     Rules,
 }
@@ -41,6 +43,7 @@ const ATTRIBUTES: u8 = b'n';
 const REMOVED: u8 = b'r';
 const ORDINAL: u8 = b'o';
 const SPACE: u8 = b's';
+const BIRTH: u8 = b'b';
 const RULES: u8 = b'R';
 
 impl SystemKey {
@@ -70,6 +73,7 @@ impl SystemKey {
                 key.put_u64(id.get());
             }
             Self::Space(id) => of_member(&mut key, SPACE, *id),
+            Self::Birth(id) => of_member(&mut key, BIRTH, *id),
             Self::Rules => key.put_u8(RULES),
         }
         key.freeze()
@@ -95,6 +99,7 @@ impl SystemKey {
             (ATTRIBUTES, 8) => member().map(Self::Attributes),
             (REMOVED, 8) => member().map(Self::Removed),
             (SPACE, 8) => member().map(Self::Space),
+            (BIRTH, 8) => member().map(Self::Birth),
             (ORDINAL, 10) => {
                 let (ordinal, member) = rest.split_at(2);
                 let member = ReplicaId::new(u64::from_be_bytes(member.try_into().ok()?));
@@ -168,6 +173,7 @@ mod tests {
             SystemKey::Removed(member),
             SystemKey::Ordinal(4095, member),
             SystemKey::Space(member),
+            SystemKey::Birth(member),
             SystemKey::Rules,
         ] {
             assert_eq!(SystemKey::decode(&key.encode()), Some(key));

@@ -6,7 +6,7 @@ use prost::Message;
 use crate::clock::Stamp;
 use crate::entry::codec::{self, wire};
 use crate::entry::{Chain, CodecError, FORMAT};
-use crate::id::{Birth, ClusterId, Dot, Identity, ReplicaId};
+use crate::id::{Birth, ClusterId, Dot, Identity, Origin, ReplicaId};
 use crate::revision::Revision;
 use crate::vector::VersionVector;
 
@@ -19,6 +19,20 @@ pub struct OriginHead {
     pub chain: Chain,
     /// All that its origin had applied then besides its own entries.
     pub deps: VersionVector,
+}
+
+/// How far a replica may trust that no peer knows more of it than it does itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum Past {
+    /// It began from what a member had, or nobody has ever heard of it under another birth.
+    #[default]
+    Known = 0,
+    /// It began with the first entry of the cluster, without asking anyone. If peers know another birth of it, it had a
+    /// disk that is lost.
+    Founded = 1,
+    /// Its disk may be an older copy, or lack its end: it may have acknowledged, and told others, what is not here.
+    Doubtful = 2,
 }
 
 /// The state of a replica beside its records, replaced with every flush.
@@ -47,13 +61,15 @@ pub struct Head {
     /// What every member is known to have.
     pub floor: VersionVector,
     /// Durable vectors of members, as far as they count.
-    pub acks: Vec<(ReplicaId, VersionVector)>,
+    pub acks: Vec<(Origin, VersionVector)>,
     /// Where the log begins, origin by origin, in order.
     pub origins: Vec<OriginHead>,
     /// Up to which of its own entries peers may have been sent any.
     pub offered: u64,
     /// Keys that were last written before this revision show it as create and mod revision.
     pub restamped: Option<Revision>,
+    /// Whether peers may know more of this replica than it does.
+    pub past: Past,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -62,6 +78,8 @@ struct WireAck {
     member: u64,
     #[prost(bytes = "bytes", tag = "2")]
     vector: Bytes,
+    #[prost(fixed64, tag = "3")]
+    birth: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -114,6 +132,8 @@ struct WireHead {
     offered: u64,
     #[prost(int64, optional, tag = "20")]
     restamped: Option<i64>,
+    #[prost(uint32, tag = "21")]
+    past: u32,
 }
 
 /// A vector that lies below another one, as the differences to it: one varint each, most of them a byte.
@@ -145,8 +165,11 @@ impl Head {
             chain: Bytes::copy_from_slice(origin.chain.as_bytes()),
             deps: below(&self.vector, &origin.deps),
         });
-        let acks =
-            self.acks.iter().map(|(member, ack)| WireAck { member: member.get(), vector: below(&self.vector, ack) });
+        let acks = self.acks.iter().map(|(origin, ack)| WireAck {
+            member: origin.replica.get(),
+            vector: below(&self.vector, ack),
+            birth: origin.birth.get(),
+        });
         codec::seal(&WireHead {
             format: FORMAT,
             cluster: self.identity.cluster.get(),
@@ -167,6 +190,7 @@ impl Head {
             origins: origins.collect(),
             offered: self.offered,
             restamped: self.restamped.map(Revision::get),
+            past: self.past as u32,
         })
     }
 
@@ -189,7 +213,10 @@ impl Head {
                 deps: from_below(&vector, &origin.deps)?,
             })
         };
-        let ack = |ack: WireAck| Ok((ReplicaId::new(ack.member), from_below(&vector, &ack.vector)?));
+        let ack = |ack: WireAck| {
+            let origin = Origin { replica: ReplicaId::new(ack.member), birth: Birth::new(ack.birth) };
+            Ok((origin, from_below(&vector, &ack.vector)?))
+        };
         Ok(Self {
             identity: Identity {
                 cluster: ClusterId::new(wire.cluster),
@@ -210,17 +237,14 @@ impl Head {
             origins: wire.origins.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
             offered: wire.offered,
             restamped: wire.restamped.map(Revision::new),
+            past: match wire.past {
+                0 => Past::Known,
+                1 => Past::Founded,
+                2 => Past::Doubtful,
+                _ => return Err(CodecError::Field("past")),
+            },
             vector,
         })
-    }
-
-    /// The same under another birth: what was numbered under the old one may be lost.
-    #[must_use]
-    pub fn reborn(mut self, birth: Birth) -> Self {
-        self.identity.birth = birth;
-        self.chain = Chain::default();
-        self.offered = 0;
-        self
     }
 }
 

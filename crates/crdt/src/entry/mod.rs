@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 pub use chain::{CHAIN_LEN, Chain};
 pub use codec::CodecError;
-pub use head::{Head, OriginHead};
+pub use head::{Head, OriginHead, Past};
 
 use crate::clock::Stamp;
 use crate::id::{Dot, LeaseId};

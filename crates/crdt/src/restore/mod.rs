@@ -269,6 +269,7 @@ impl Loader {
         replica.clock = Clock::starting_at(head.stamp);
         replica.swept = head.compacted;
         replica.restamped = head.restamped;
+        replica.past = head.past;
         log::restore(&mut replica, head, self.candidates)?;
         Ok(replica)
     }

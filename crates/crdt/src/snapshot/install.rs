@@ -136,6 +136,10 @@ impl Installer {
             replica.apply_unsettled(now, entry, &settled, &mut effects);
         }
         replica.floor = self.floor.meet(&replica.vector);
+        if let Some(old) = old {
+            replica.keep_others(now, old, &mut effects);
+            replica.revision = replica.revision.max(old.revision);
+        }
         let member = replica.members.get(identity.replica).filter(|member| !member.removed);
         let ordinal = member.ok_or(InstallError::NotAMember)?.ordinal;
         replica.joining = false;
@@ -146,6 +150,10 @@ impl Installer {
         replica.restamp();
         replica.read_members(now, &mut effects);
         let given_up = replica.write_again(tail, &mut effects);
+        let own = replica.log.of(replica.identity.origin(), 1);
+        let system = own.flat_map(|logged| &logged.entry.changes).filter(|change| change.keyspace == Keyspace::System);
+        let system: Vec<Change> = system.cloned().collect();
+        replica.follow_system(now, system.iter(), &mut effects);
         let settled = replica.floor.clone();
         replica.settle_all(&settled);
         let head = replica.head().encode();
@@ -154,6 +162,18 @@ impl Installer {
 }
 
 impl Replica {
+    /// Takes over entries of others, and those under older births of its own, that the giver does not have: perhaps nobody
+    /// else does.
+    fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) {
+        let (replica, origin) = (self.identity.replica, old.identity.origin());
+        for logged in old.log.iter().filter(|logged| logged.entry.head.dot.origin != origin) {
+            // What hangs on an entry that is given up cannot be taken; who made it has it, or makes it again.
+            if !self.vector.contains(logged.entry.head.dot) && self.admit(replica, &logged.entry).is_ok() {
+                self.apply(now, Entry::clone(&logged.entry), effects);
+            }
+        }
+    }
+
     /// Writes settled keys down, some of them per record.
     fn install_keys(&mut self, keys: &[SettledKey], effects: &mut Effects) {
         let mut rest = keys;

@@ -13,6 +13,7 @@ use crate::key::Keyspace;
 use crate::merge::{GivenUp, Rule};
 use crate::notice::MergeReport;
 use crate::replica::{Effects, Replica};
+use crate::system::SystemKey;
 use crate::vector::VersionVector;
 use crate::window::{Live, Version, Window};
 
@@ -34,9 +35,14 @@ impl Replica {
     pub(super) fn write_again(&mut self, lost: Vec<Lost>, effects: &mut Effects) -> Vec<MergeReport> {
         let mut given_up = vec![];
         let first = lost.first().map(|lost| lost.entry.head.dot);
+        let birth = SystemKey::Birth(self.identity.replica).encode();
         for Lost { entry, deps } in &lost {
             let mut steps = vec![];
             for change in entry.net() {
+                if change.keyspace == Keyspace::System && change.key == birth {
+                    // Of the birth that ended here.
+                    continue;
+                }
                 let version = Version {
                     dot: entry.head.dot,
                     stamp: entry.head.stamp,

@@ -41,6 +41,9 @@ pub enum SyncError {
         /// Who answered.
         theirs: ReplicaId,
     },
+    /// Entries of another birth of the peer are here: it runs under that one now.
+    #[error("{0} goes on under another birth")]
+    Outlived(ReplicaId),
     /// Two histories of a third replica: one of them was lost and written anew under the same birth.
     #[error("the peer has another entry {0:?} than this replica: two histories of one origin")]
     Fork(Dot),
@@ -64,7 +67,7 @@ impl SyncError {
             Self::Garbage(_) | Self::Unexpected(_) => Reason::Protocol,
             Self::Cluster { .. } => Reason::Cluster,
             Self::Protocol { .. } => Reason::Version,
-            Self::OwnId(_) | Self::AnotherMember { .. } => Reason::Identity,
+            Self::OwnId(_) | Self::AnotherMember { .. } | Self::Outlived(_) => Reason::Identity,
             Self::UnknownMember(_) => Reason::UnknownMember,
             Self::RemovedMember(_) => Reason::RemovedMember,
             Self::Fork(_) => Reason::Fork,

@@ -58,6 +58,8 @@ pub struct Hello {
     pub begins: VersionVector,
     /// Whether it has nothing yet.
     pub empty: bool,
+    /// Whether it may have lost something that it had.
+    pub doubtful: bool,
     /// Its newest revision, which tells the revision space it uses.
     pub revision: Revision,
     /// The rules of merging that its cluster follows.
@@ -113,8 +115,10 @@ pub struct Acks {
     /// Counts 1, 2, 3, ... the messages of acknowledgements and of entries within the epoch: only all that came before
     /// together say what a member has.
     pub number: u32,
-    /// Members with those origins of which they have more than before.
-    pub acks: Vec<(ReplicaId, VersionVector)>,
+    /// Those origins of which the sender has more than before.
+    pub own: VersionVector,
+    /// The same of other members, under their births.
+    pub acks: Vec<(Origin, VersionVector)>,
     /// With whom else the sender speaks now, where that changed: it need not be told of what they have.
     pub links: Option<Vec<ReplicaId>>,
 }
@@ -375,6 +379,7 @@ impl Hello {
             chains: chains_to_wire(&self.chains),
             begins: wire::vector_to_wire(&self.begins),
             empty: self.empty,
+            doubtful: self.doubtful,
             revision: self.revision.get(),
             rules: self.rules,
         }
@@ -390,6 +395,7 @@ impl Hello {
             chains: chains_from_wire(wire.chains)?,
             begins: vector(&wire.begins)?,
             empty: wire.empty,
+            doubtful: wire.doubtful,
             revision: Revision::new(wire.revision),
             rules: wire.rules,
         })
@@ -398,13 +404,14 @@ impl Hello {
 
 impl Acks {
     fn to_wire(&self) -> wire::Acks {
-        let ack = |(member, vector): &(ReplicaId, VersionVector)| wire::Ack {
-            replica: member.get(),
+        let ack = |(origin, vector): &(Origin, VersionVector)| wire::Ack {
+            origin: Some(wire::WireOrigin::new(*origin)),
             vector: wire::vector_to_wire(vector),
         };
         wire::Acks {
             epoch: self.epoch,
             number: self.number,
+            own: wire::vector_to_wire(&self.own),
             acks: self.acks.iter().map(ack).collect(),
             has_links: self.links.is_some(),
             links: self.links.iter().flatten().map(|member| member.get()).collect(),
@@ -414,10 +421,12 @@ impl Acks {
     fn from_wire(wire: wire::Acks) -> Result<Self, DecodeError> {
         bounded(wire.acks.len(), NAMES_MAX, "number of acknowledgements")?;
         bounded(wire.links.len(), NAMES_MAX, "number of links")?;
-        let acks = wire.acks.iter().map(|ack| Ok((ReplicaId::new(ack.replica), vector(&ack.vector)?)));
+        let origin = |ack: &wire::Ack| ack.origin.map(|origin| origin.get()).ok_or(DecodeError::Field("origin"));
+        let acks = wire.acks.iter().map(|ack| Ok((origin(ack)?, vector(&ack.vector)?)));
         Ok(Self {
             epoch: wire.epoch,
             number: wire.number,
+            own: vector(&wire.own)?,
             acks: acks.collect::<Result<_, DecodeError>>()?,
             links: wire.has_links.then(|| wire.links.into_iter().map(ReplicaId::new).collect()),
         })

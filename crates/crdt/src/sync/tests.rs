@@ -72,6 +72,7 @@ fn messages() -> Vec<Message> {
         chains: vec![(dot(4, 5, 6), chain(1)), (dot(4, 5, 2), chain(2))],
         begins: vector(&[dot(4, 5, 1)]),
         empty: true,
+        doubtful: true,
         revision: Revision::new(5 << 40),
         rules: 1,
     };
@@ -81,7 +82,8 @@ fn messages() -> Vec<Message> {
         Message::Acks(Acks {
             epoch: 1,
             number: 2,
-            acks: vec![(ReplicaId::new(1), vector(&[dot(1, 2, 3)])), (ReplicaId::new(2), vector(&[]))],
+            own: vector(&[dot(4, 5, 6)]),
+            acks: vec![(dot(1, 2, 0).origin, vector(&[dot(1, 2, 3)])), (dot(2, 9, 0).origin, vector(&[]))],
             links: Some(vec![]),
         }),
         Message::Acks(Acks { links: Some(vec![ReplicaId::new(9)]), ..Acks::default() }),

@@ -102,6 +102,8 @@ pub struct Hello {
     pub revision: i64,
     #[prost(uint32, tag = "10")]
     pub rules: u32,
+    #[prost(bool, tag = "11")]
+    pub doubtful: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -116,8 +118,8 @@ pub struct Entries {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ack {
-    #[prost(fixed64, tag = "1")]
-    pub replica: u64,
+    #[prost(message, optional, tag = "1")]
+    pub origin: Option<WireOrigin>,
     #[prost(message, repeated, tag = "2")]
     pub vector: Vec<WireDot>,
 }
@@ -135,6 +137,8 @@ pub struct Acks {
     pub has_links: bool,
     #[prost(fixed64, repeated, tag = "5")]
     pub links: Vec<u64>,
+    #[prost(message, repeated, tag = "6")]
+    pub own: Vec<WireDot>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -115,8 +115,9 @@ fn try_install(
     old: Option<&Replica>,
 ) -> Result<Installed, InstallError> {
     let (mut installer, mut after) = (Installer::new(), None);
+    let now = world.now;
+    world.nodes[from].handle(now, Input::Begins { member: identity.replica, birth: identity.birth });
     loop {
-        let now = world.now;
         world.nodes[from].handle(now, Input::Hold);
         let giver = &world.nodes[from].replica;
         let chunk = giver.snapshot_chunk(after.as_ref(), giver.vector(), bytes).encode();
@@ -169,7 +170,7 @@ fn a_snapshot_carries_windows() {
     assert_eq!(world.nodes[0].replica.windows_len(), 1);
     let fresh = Identity { birth: Birth::new(999), ..identity(3) };
     world.nodes[2] = install(&mut world, 0, fresh, 1, None);
-    assert_eq!(world.nodes[2].replica.windows_len(), 2, "the key's, and its own revision space's");
+    assert_eq!(world.nodes[2].replica.windows_len(), 3, "the key's, its birth's, and its own revision space's");
     assert_eq!(world.nodes[2].get("/registry/x"), world.nodes[0].get("/registry/x"));
     world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
     world.heal().unwrap();
@@ -311,7 +312,7 @@ fn what_a_member_acknowledged_before_it_was_known_counts_later() {
     world.acks(2, 1);
     world.sync(0, 1, usize::MAX).unwrap();
     let vector = world.nodes[2].replica.vector().clone();
-    assert_eq!(world.nodes[1].replica.acks().get(&ReplicaId::new(3)), Some(&vector));
+    assert_eq!(world.nodes[1].replica.ack_of(ReplicaId::new(3)), Some(&vector));
     world.heal().unwrap();
     world.check_equal().unwrap();
 }

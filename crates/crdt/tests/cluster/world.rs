@@ -6,7 +6,7 @@ use bytes::Bytes;
 use eddy_crdt::clock::Now;
 use eddy_crdt::entry::Head;
 use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
+use eddy_crdt::id::{Birth, ClusterId, Identity, Origin, ReplicaId};
 use eddy_crdt::key::KeyRange;
 use eddy_crdt::notice::Notice;
 use eddy_crdt::op::*;
@@ -184,9 +184,9 @@ impl World {
     /// `to` hears what `from` has on disk, and what that knows of others.
     pub fn acks(&mut self, from: usize, to: usize) {
         let source = &self.nodes[from];
-        let mut acks: Vec<(ReplicaId, VersionVector)> =
+        let mut acks: Vec<(Origin, VersionVector)> =
             source.replica.acks().iter().map(|(id, ack)| (*id, ack.clone())).collect();
-        acks.push((source.identity.replica, source.replica.vector().clone()));
+        acks.push((source.identity.origin(), source.replica.vector().clone()));
         let own = self.nodes[to].replica.vector().clone();
         self.nodes[to].handle(self.now, Input::Acks { own, acks });
     }

@@ -100,6 +100,10 @@ pub struct Host {
     pub instead: Option<Checkpoint>,
     /// When the disk is slow, how long a flush takes.
     pub flush_ms: u64,
+    /// Whether what is on its disk is an older copy, and can be seen to be one.
+    pub copied: bool,
+    /// Whether it has lost its disk and not begun anew since.
+    pub lost: bool,
 }
 
 pub fn id_of(place: usize) -> ReplicaId {
@@ -124,6 +128,8 @@ impl Host {
             expected: None,
             instead: None,
             flush_ms: 3,
+            copied: false,
+            lost: false,
         }
     }
 

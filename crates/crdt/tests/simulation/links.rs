@@ -214,6 +214,8 @@ impl World {
             SyncError::RemovedMember(_) | SyncError::UnknownMember(_) if self.removals => {}
             SyncError::UnknownMember(_) => self.coverage.count("strangers"),
             SyncError::Refused { reason: Reason::UnknownMember, .. } => {}
+            // It can be seen after a start without any loss: entries of a birth that is told of for the first time.
+            SyncError::Outlived(_) | SyncError::Refused { reason: Reason::Identity, .. } if self.disk_faults => {}
             SyncError::Fork(_) | SyncError::Refused { reason: Reason::Fork, .. } if self.disk_faults => {
                 self.coverage.count("forks seen by others");
             }

@@ -6,7 +6,7 @@ use eddy_crdt::genesis::{Founder, Genesis};
 use eddy_crdt::id::Identity;
 use eddy_crdt::notice::Notice;
 use eddy_crdt::op::Command;
-use eddy_crdt::replica::Replica;
+use eddy_crdt::replica::{Input, Replica};
 use eddy_crdt::snapshot::{InstallError, Installer, SnapshotChunk};
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::vector::VersionVector;
@@ -103,6 +103,12 @@ impl World {
         self.at(self.ms + back_ms, Event::Start(host, boot));
     }
 
+    /// Whether a disk may be lost now: at random one at a time is, until its host has begun anew. What more than one has lost
+    /// at the same time may be lost for all.
+    pub fn may_lose_disk(&self) -> bool {
+        self.hosts.iter().all(|place| !place.lost && !matches!(place.life, Life::Fetching(_)))
+    }
+
     pub fn wipe(&mut self, host: usize, back_ms: u64) {
         if self.hosts.get(host).is_none_or(|place| matches!(place.life, Life::Gone)) {
             return;
@@ -111,7 +117,9 @@ impl World {
         self.disk_faults = true;
         self.coverage.count("wiped disks");
         let place = &mut self.hosts[host];
+        place.lost = true;
         place.disk.replace(Image::default());
+        place.copied = false;
         (place.expected, place.instead) = (None, None);
         place.told.clear();
     }
@@ -123,7 +131,8 @@ impl World {
         }
     }
 
-    pub fn restore(&mut self, host: usize, back_ms: u64) {
+    /// `seen`: whether it can tell that its disk is a copy, or has to hear it from the others.
+    pub fn restore(&mut self, host: usize, back_ms: u64, seen: bool) {
         let Some(place) = self.hosts.get(host) else { return };
         let Some((image, state)) = place.backup.clone().filter(|_| !matches!(place.life, Life::Gone)) else { return };
         self.crash(host, back_ms);
@@ -137,6 +146,7 @@ impl World {
         place.disk.replace(image);
         (place.expected, place.instead) = (Some(state), None);
         place.told.clear();
+        (place.copied, place.lost) = (seen, true);
     }
 
     /// Starts from what is on disk: everything that was durable is there.
@@ -189,6 +199,12 @@ impl World {
         place.instead = None;
         self.say(|| format!("host {host} starts"));
         self.handle(host, vec![])?;
+        if self.hosts[host].copied {
+            let birth = self.hosts[host].fresh_identity().birth;
+            self.handle(host, vec![Input::Doubt(birth)])?;
+            self.flush_all(host)?;
+            self.hosts[host].copied = false;
+        }
         for other in 0..self.hosts.len() {
             let later = self.ms + self.rng.random_range(1..200);
             self.at(later, Event::Dial(host.min(other), host.max(other)));
@@ -291,6 +307,7 @@ impl World {
                     self.say(|| format!("given up: {report:?}"));
                 }
                 self.stop(host);
+                self.hosts[host].lost = false;
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };
                 self.begins_with(host, installed.replica, image)
             }

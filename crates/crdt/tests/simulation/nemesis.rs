@@ -40,10 +40,14 @@ pub enum Act {
     Skew(usize, i64),
     /// It stops, its disk is empty, and it is back after so many milliseconds.
     Wipe(usize, u64),
+    /// The same, unless a host has lost its disk and not begun anew.
+    WipeOne(usize, u64),
     /// Someone copies its disk.
     Backup(usize),
-    /// It stops, its disk is that copy, and it is back after so many milliseconds.
-    Restore(usize, u64),
+    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one.
+    Restore(usize, u64, bool),
+    /// The same, unless a host has lost its disk and not begun anew.
+    RestoreOne(usize, u64),
     /// That one is told to add a member at that place, which starts.
     Add(usize, usize),
     /// The first is told to remove the second.
@@ -126,7 +130,7 @@ impl Faults {
             cuts: rng.random_bool(0.6),
             crashes: rng.random_bool(0.5),
             skews: rng.random_bool(0.2),
-            disks: rng.random_bool(0.2) && lost_disks(),
+            disks: rng.random_bool(0.2),
             members: rng.random_bool(0.2),
         }
     }
@@ -154,9 +158,9 @@ impl Faults {
                 let far = [1_000, 3_600_000, 60 * 365 * 86_400_000][rng.random_range(0..3)];
                 Act::Skew(one, if rng.random_bool(0.5) { far } else { -far })
             }
-            24..26 if self.disks => Act::Wipe(one, back_ms),
+            24..26 if self.disks => Act::WipeOne(one, back_ms),
             26..29 if self.disks => Act::Backup(one),
-            29..32 if self.disks => Act::Restore(one, back_ms),
+            29..32 if self.disks => Act::RestoreOne(one, back_ms),
             32..34 if self.members && *count < founders + 3 => {
                 // Now and then one that is there already: the same node added twice.
                 let place = if rng.random_bool(0.3) && *count > founders { *count - 1 } else { *count };
@@ -167,9 +171,4 @@ impl Faults {
             _ => Act::Command(one, rng.random()),
         }
     }
-}
-
-/// Whether disks are wiped or exchanged for older copies.
-fn lost_disks() -> bool {
-    crate::seeds::env("EDDY_SIM_LOST_DISKS", 0) > 0
 }

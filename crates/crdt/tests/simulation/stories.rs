@@ -122,16 +122,54 @@ fn a_wiped_disk_is_filled_by_the_others() {
     met(&story(acts), "snapshots installed");
 }
 
-#[test]
-fn an_older_copy_of_a_disk_is_found_out() {
-    let acts = [
+fn restored(seen: bool) -> Coverage {
+    story([
         everyone_writes(5),
         vec![(500, Act::Backup(1))],
         everyone_writes(5),
-        vec![(2_000, Act::Restore(1, 50)), (5_000, Act::Mend)],
+        vec![(2_000, Act::Restore(1, 50, seen)), (5_000, Act::Mend)],
         everyone_writes(5),
-    ];
-    let coverage = story(acts);
+    ])
+}
+
+#[test]
+fn an_older_copy_of_a_disk_is_replaced() {
+    met(&restored(true), "snapshots installed");
+}
+
+#[test]
+fn an_older_disk_that_nothing_tells_from_the_newest_is_found_out() {
+    let coverage = restored(false);
     met(&coverage, "lost tails");
     met(&coverage, "snapshots installed");
+}
+
+/// What is written on the old disk before anyone is met is written again; what the others had of it stays.
+#[test]
+fn an_older_copy_that_is_written_to_alone_merges() {
+    let coverage = story([
+        everyone_writes(5),
+        vec![(500, Act::Backup(1))],
+        everyone_writes(5),
+        vec![(2_000, Act::Restore(1, 50, true)), (0, Act::Cut(Cut::Alone(1)))],
+        vec![(100, Act::Command(1, 1)), (100, Act::Command(1, 2)), (100, Act::Command(0, 3))],
+        vec![(5_000, Act::Mend)],
+        everyone_writes(5),
+    ]);
+    met(&coverage, "snapshots installed");
+}
+
+/// When all disks are copies of the same time, nobody knows better, and nobody waits for anyone.
+#[test]
+fn a_cluster_that_is_restored_as_a_whole_goes_on() {
+    let every = |act: fn(usize) -> Act| (0..3).map(|host| (0, act(host))).collect::<Vec<_>>();
+    story([
+        everyone_writes(5),
+        vec![(3_000, Act::Mend)],
+        every(Act::Backup),
+        everyone_writes(5),
+        every(|host| Act::Restore(host, 50, true)),
+        vec![(5_000, Act::Mend)],
+        everyone_writes(5),
+    ]);
 }

@@ -390,8 +390,11 @@ impl World {
                 }
             }
             Act::Wipe(host, back_ms) => self.wipe(*host, *back_ms),
+            Act::WipeOne(host, back_ms) if self.may_lose_disk() => self.wipe(*host, *back_ms),
+            Act::RestoreOne(host, back_ms) if self.may_lose_disk() => self.restore(*host, *back_ms, true),
+            Act::WipeOne(..) | Act::RestoreOne(..) => {}
             Act::Backup(host) => self.backup(*host),
-            Act::Restore(host, back_ms) => self.restore(*host, *back_ms),
+            Act::Restore(host, back_ms, seen) => self.restore(*host, *back_ms, *seen),
             Act::Add(at, place) => self.add(*at, *place)?,
             Act::Remove(at, gone) => self.remove(*at, *gone)?,
         }

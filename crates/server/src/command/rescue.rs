@@ -35,7 +35,7 @@ pub(super) fn run(args: &RescueArgs) -> anyhow::Result<ExitCode> {
     let head = Head::decode(&head.context("the journal is empty")?).context("the head of the journal")?;
     let own = head.identity.replica;
     let mut known_elsewhere = VersionVector::default();
-    for (_, vector) in head.acks.iter().filter(|(member, _)| *member != own) {
+    for (_, vector) in head.acks.iter().filter(|(origin, _)| origin.replica != own) {
         known_elsewhere.merge(vector);
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());

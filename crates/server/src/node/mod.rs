@@ -20,11 +20,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use eddy_crdt::clock::Now;
-use eddy_crdt::entry::Head;
 use eddy_crdt::genesis::Genesis;
 use eddy_crdt::id::Identity;
 use eddy_crdt::op::{Refusal, Reply};
-use eddy_crdt::replica::Replica;
+use eddy_crdt::replica::{Input, Replica};
 use eddy_crdt::restore::{Damage, Loader};
 use eddy_crdt::revision::Revision;
 use parking_lot::{Mutex, RwLock};
@@ -41,7 +40,7 @@ use self::queue::Queue;
 use self::quota::Limits;
 pub use self::state::{HashKv, NodeState, Status};
 use self::storage_thread::StorageThread;
-use crate::storage::{Group, Journal, StorageError};
+use crate::storage::{Doubt, Group, Journal, StorageError};
 
 pub mod autocompact;
 mod committer;
@@ -317,6 +316,16 @@ pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity) -> Resu
         .map_err(|damage| StartError::Damaged { place: place.to_owned(), damage })
 }
 
+/// Lets a replica go on under another birth: peers may know more of it than its disk does.
+fn doubt(replica: &mut Replica, journal: &mut dyn Journal, reason: Doubt) -> Result<(), StartError> {
+    let birth = identity::draw_birth()?;
+    tracing::warn!(%birth, %reason, "a new birth, and other revisions: peers may know more of this member than its disk does");
+    let first = replica.next_number();
+    let effects = replica.handle(Now::default(), Input::Doubt(birth));
+    journal.append(&Group { first, records: effects.records.into_vec(), head: replica.head().encode() })?;
+    Ok(())
+}
+
 /// Loads the journal and starts the node's two threads.
 ///
 /// # Errors
@@ -324,17 +333,8 @@ pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity) -> Resu
 pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, StartError> {
     let started = Instant::now();
     let damaged = |damage| StartError::Damaged { place: options.place.clone(), damage };
-    let (loader, mut head) = read(&mut *journal, &options.place)?;
+    let (loader, head) = read(&mut *journal, &options.place)?;
     let new = head.is_none();
-    if let Some(bytes) = &mut head
-        && journal.may_have_lost_tail()
-    {
-        // Names that were given to lost entries must not be given again.
-        let decoded = Head::decode(bytes).map_err(|source| damaged(Damage::Codec { number: 0, source }))?;
-        let decoded = decoded.reborn(identity::draw_birth()?);
-        tracing::warn!(birth = %decoded.identity.birth, "the last stop was unclean and fsync was off: a new birth");
-        *bytes = decoded.encode();
-    }
     let now = Now { wall_ms: 0, mono_ms: 0 };
     let replica = match &options.genesis {
         Some(genesis) if new => {
@@ -344,9 +344,13 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
             replica
         }
         _ => {
-            let replica = loader.finish(now, head.as_ref(), options.identity).map_err(damaged)?;
-            if new || journal.may_have_lost_tail() {
+            let mut replica = loader.finish(now, head.as_ref(), options.identity).map_err(damaged)?;
+            let own = replica.identity().replica;
+            let has_peers = replica.members().any(|member| !member.removed && member.id != own);
+            if new {
                 journal.head(replica.head().encode())?;
+            } else if has_peers && let Some(reason) = journal.doubt() {
+                doubt(&mut replica, &mut *journal, reason)?;
             }
             replica
         }

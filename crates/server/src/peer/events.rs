@@ -50,7 +50,7 @@ impl Peers {
             }
             SessionEvent::SnapshotNeeded { member } => {
                 self.ends(Outcome::StartAnew(format!(
-                    "{member} and all others have forgotten entries that are not here"
+                    "{member} has what was lost here, or what is not sent any more because all had it"
                 )));
             }
             SessionEvent::PeerNeedsSnapshot(member) => {

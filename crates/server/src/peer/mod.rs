@@ -128,7 +128,7 @@ impl Peers {
         loop {
             let vector = Arc::clone(&durable.borrow_and_update().vector);
             let (unsettled, stale) = self.node.look(|replica| {
-                let stale = replica.acks().get(&own).is_none_or(|ack| !ack.covers(&vector));
+                let stale = replica.ack_of(own).is_none_or(|ack| !ack.covers(&vector));
                 (replica.windows_len() > 0, stale)
             });
             if unsettled && (stale || looked.elapsed() >= SETTLE_EVERY) {

@@ -129,7 +129,7 @@ impl Peers {
         others
             .map(|member| {
                 let known = board.get(&member.id);
-                let acked = self.node.look(|replica| replica.acks().get(&member.id).cloned());
+                let acked = self.node.look(|replica| replica.ack_of(member.id).cloned());
                 let mut status = pb::PeerStatus {
                     member_id: member.id.get(),
                     name: member.name.clone(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{AppendStats, Group, Journal, StorageError};
+use super::{AppendStats, Doubt, Group, Journal, StorageError};
 
 const OVERHEAD: u64 = 8;
 
@@ -260,8 +260,8 @@ impl Journal for FaultyJournal {
         self.size_allocated()
     }
 
-    fn may_have_lost_tail(&self) -> bool {
-        false
+    fn doubt(&self) -> Option<Doubt> {
+        None
     }
 }
 

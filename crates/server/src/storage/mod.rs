@@ -8,6 +8,7 @@
 //!   format                    one line with the version of this layout; written last when a store is created
 //!   lock                      locked while a process has the store open
 //!   mark                      the last group known to be durable: a lower bound, see `mark`
+//!   place                     tells a copy of the store from the store, see `place`
 //!   journal/                  the sled database: pages of records, see `page`
 //!   journal.new, journal.old  only while `defragment` runs; tidied at the next open
 //! ```
@@ -27,6 +28,7 @@
 //! the checksum sum of all live records, which change in the same atomic batch as the records.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,6 +39,7 @@ mod dir;
 pub mod faulty;
 mod mark;
 mod page;
+mod place;
 mod scan;
 mod sled;
 pub mod stage;
@@ -148,9 +151,27 @@ pub trait Journal: Send {
         false
     }
 
-    /// Whether the last process ran with fsync off and did not stop in order: records that it acknowledged may be
-    /// missing from the end.
-    fn may_have_lost_tail(&self) -> bool;
+    /// Why records that were acknowledged may be missing from the end without a trace. It stands until something was
+    /// written.
+    fn doubt(&self) -> Option<Doubt>;
+}
+
+/// Why a store may be less than what was acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// The last process ran with fsync off and did not stop in order.
+    Unsynced,
+    /// The store is a copy of the one that was written.
+    Copied,
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unsynced => "the last stop was unclean and fsync was off",
+            Self::Copied => "the data dir is a copy",
+        })
+    }
 }
 
 /// Why the storage refuses.

@@ -13,7 +13,7 @@ use super::contain::contain;
 use super::dir::{self, Dir, io};
 use super::mark::{Mark, State};
 use super::page::{self, META_KEY, Meta, PAGE_BYTES, Packer};
-use super::{AppendStats, Group, Journal, StorageError, scan};
+use super::{AppendStats, Doubt, Group, Journal, StorageError, place, scan};
 
 mod rewrite;
 mod space;
@@ -71,7 +71,9 @@ pub struct SledJournal {
     dirty: bool,
     /// The segment in which the log ended when space was last reserved, and how many free ones it then had ahead.
     reserved: (i64, u64),
-    lost_tail: bool,
+    doubt: Option<Doubt>,
+    /// Whether this process has written to the store.
+    settled_in: bool,
     /// The file had to grow and little space was left after it.
     low: bool,
     // Last: the lock outlives the database.
@@ -127,6 +129,8 @@ impl SledJournal {
     }
 
     fn start(dir: Dir, mark: Mark, marked: State, options: Options) -> Result<Self, StorageError> {
+        let copied = place::is_copy(&dir)?.then_some(Doubt::Copied);
+        let doubt = copied.or(marked.unsynced.then_some(Doubt::Unsynced));
         let db = open_sled(&dir.journal())?;
         let log_path = dir.journal().join("db");
         let log = open_log(&log_path)?;
@@ -142,7 +146,8 @@ impl SledJournal {
             poisoned: false,
             dirty: false,
             reserved: (-1, 0),
-            lost_tail: marked.unsynced,
+            doubt,
+            settled_in: false,
             low: false,
             dir,
         })
@@ -343,6 +348,11 @@ impl Journal for SledJournal {
         self.reserve(bytes)?;
         let values = packer.finish(Some(&meta).filter(|m| m.head.len() <= INLINE_HEAD));
         let stats = self.risky(|this| this.commit(values, meta))?;
+        if !self.settled_in {
+            // Not before: a copy that is not written to stays one.
+            self.risky(|this| place::take(&this.dir))?;
+            self.settled_in = true;
+        }
         Ok(AppendStats { bytes: bytes as u64, ..stats })
     }
 
@@ -431,8 +441,8 @@ impl Journal for SledJournal {
         self.low
     }
 
-    fn may_have_lost_tail(&self) -> bool {
-        self.lost_tail
+    fn doubt(&self) -> Option<Doubt> {
+        self.doubt
     }
 }
 

@@ -48,10 +48,20 @@ async fn a_wiped_data_dir_is_filled_again() -> Result<()> {
     cluster.settled().await
 }
 
-/// A backup is put back while the network is down. The member believes it and writes on, under names that its peers know
-/// for other writes.
+/// A backup is put back while the network is down, and written to. The member sees that it is a copy.
 #[tokio::test]
 async fn a_disk_put_back_from_an_old_copy_takes_nothing_back() -> Result<()> {
+    put_back(true, "the data dir is a copy").await
+}
+
+/// The same where nothing tells the copy from the original, as when a file system is set back: the member believes it and
+/// writes on, under names that its peers know for other writes.
+#[tokio::test]
+async fn a_disk_set_back_unseen_takes_nothing_back() -> Result<()> {
+    put_back(false, "peers know entries of this replica that it has lost").await
+}
+
+async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     let mut cluster = Cluster::with(3, Setup { relays: true, ..Setup::default() }).await?;
     let backup = cluster.path("backup");
     cluster.replicas[2].put("mine", "old").await?;
@@ -72,6 +82,9 @@ async fn a_disk_put_back_from_an_old_copy_takes_nothing_back() -> Result<()> {
     restored.server.kill()?;
     fs::remove_dir_all(restored.server.data_dir())?;
     copy(&backup, restored.server.data_dir())?;
+    if !is_seen {
+        fs::remove_file(restored.server.data_dir().join("eddy/place"))?;
+    }
     for relay in &cluster.relays {
         relay.cut();
     }
@@ -95,7 +108,7 @@ async fn a_disk_put_back_from_an_old_copy_takes_nothing_back() -> Result<()> {
     assert_eq!(after.member_id, before.member_id);
     assert_ne!(after.birth, before.birth);
     assert!(after.revision >> 40 > before.revision >> 40, "it leapt");
-    restored.logs("peers know entries of this replica that it has lost").await?;
+    restored.logs(said).await?;
     let log = restored.server.log();
     let dropped = log.lines().find(|line| line.contains("a write from before the loss gave something up"));
     ensure!(dropped.is_some_and(|line| line.contains("contended")), "what was dropped is reported: {log}");

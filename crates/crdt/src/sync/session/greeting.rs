@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::clock::Now;
-use crate::entry::Chain;
-use crate::id::{Dot, Origin, ReplicaId};
+use crate::entry::{Chain, Past};
+use crate::id::{Birth, Dot, Origin, ReplicaId};
 use crate::replica::{Input, Replica};
 use crate::sync::error::SyncError;
 use crate::sync::message::{CHAINS_MAX, Hello, Message, PROTOCOL};
@@ -40,6 +40,12 @@ impl Standing {
     }
 }
 
+/// The births under which entries of a member are known.
+pub(super) fn births_of(replica: &Replica, member: ReplicaId) -> Vec<Birth> {
+    let origins = replica.vector().iter().map(|dot| dot.origin);
+    origins.filter(|origin| origin.replica == member).map(|origin| origin.birth).collect()
+}
+
 /// A removal counts once it is durable: whoever is told of it stops for good, so it must not be forgotten.
 pub(super) fn check_member(replica: &Replica, durable: &VersionVector, id: ReplicaId) -> Result<(), SyncError> {
     let is_durable = || replica.members.removal_of(id).is_none_or(|removal| durable.contains(removal));
@@ -64,6 +70,7 @@ pub(super) fn hello(replica: &Replica, durable: &VersionVector) -> Hello {
         chains: chains.take(CHAINS_MAX).collect(),
         begins: replica.log_base().clone(),
         empty: durable.is_empty(),
+        doubtful: replica.past == Past::Doubtful,
         revision: replica.revision(),
         rules: replica.rules().number,
     }
@@ -113,6 +120,19 @@ impl Search {
     }
 }
 
+/// Whether this replica lacks something that it once had, by what the peer says. It must begin anew from what the peer has
+/// before it tells anyone what it wrote since: that was written without what it lacks, on which others rely.
+fn has_lost_a_disk(replica: &Replica, hello: &Hello) -> bool {
+    let own = replica.identity().origin();
+    let an_older_birth = |dot: Dot| dot.origin.replica == own.replica && dot.origin != own;
+    match replica.past {
+        Past::Known => false,
+        Past::Founded => hello.vector.iter().chain(replica.vector().iter()).any(an_older_birth),
+        // One that is in doubt as well knows no better.
+        Past::Doubtful => !hello.empty && !hello.doubtful,
+    }
+}
+
 impl Session {
     pub(super) fn greet(
         &mut self,
@@ -138,8 +158,13 @@ impl Session {
         }
         check_member(replica, durable, member)?;
 
-        let peer =
-            Arc::new(Peer { member, birth: hello.birth, revision: hello.revision, begins: hello.begins.clone() });
+        let peer = Arc::new(Peer {
+            member,
+            birth: hello.birth,
+            births: births_of(replica, member),
+            revision: hello.revision,
+            begins: hello.begins.clone(),
+        });
         turn.events.push(SessionEvent::Met {
             member,
             birth: hello.birth,
@@ -149,8 +174,13 @@ impl Session {
         });
         self.peer = Some(Arc::clone(&peer));
         self.outgoing.meet(&hello.vector, durable, now);
-        self.incoming.meet(member, &hello.vector);
+        self.incoming.meet(peer.origin(), &hello.vector);
 
+        if has_lost_a_disk(replica, &hello) {
+            turn.events.push(SessionEvent::SnapshotNeeded { member });
+            self.enter(Stage::LostTail);
+            return Ok(());
+        }
         let theirs = hello.vector.get(identity.origin());
         let peer_origin = peer.origin();
         let mut peer_lost = hello.vector.get(peer_origin) < replica.vector().get(peer_origin);
@@ -173,7 +203,7 @@ impl Session {
         } else if !replica.vector().covers(&hello.begins) {
             turn.events.push(SessionEvent::SnapshotNeeded { member });
             self.enter(Stage::Snapshot);
-        } else if let Some(had) = replica.acks().get(&member).filter(|had| !hello.vector.covers(had)) {
+        } else if let Some(had) = replica.acks().get(&peer_origin).filter(|had| !hello.vector.covers(had)) {
             // It had told that it has more than it has: its disk is not what it was. Others may have settled what it lacks.
             turn.messages.push(Message::TooFarBehind { begins: had.clone() });
             turn.events.push(SessionEvent::PeerNeedsSnapshot(member));
@@ -183,8 +213,11 @@ impl Session {
             self.enter(Stage::Snapshot);
         } else {
             self.enter(Stage::Open);
+            if replica.past == Past::Doubtful {
+                turn.inputs.push(Input::Met(member));
+            }
             // What it said it has is its first acknowledgement.
-            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(member, hello.vector)] });
+            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer_origin, hello.vector)] });
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::entry::ChangeKind;
-use crate::id::{Dot, ReplicaId};
+use crate::id::{Dot, Origin};
 use crate::key::Key;
 use crate::replica::{Input, Replica};
 use crate::sync::delta;
@@ -74,17 +74,17 @@ pub(super) struct Incoming {
     later: BTreeMap<u32, Option<Acks>>,
     /// Since when the first of them has been waiting.
     later_ms: u64,
-    acks: BTreeMap<ReplicaId, VersionVector>,
+    acks: BTreeMap<Origin, VersionVector>,
     nothing: VersionVector,
 }
 
 impl Incoming {
-    pub fn meet(&mut self, member: ReplicaId, vector: &VersionVector) {
+    pub fn meet(&mut self, member: Origin, vector: &VersionVector) {
         self.acks.insert(member, vector.clone());
     }
 
     /// What the peer told that a member has.
-    pub fn ack_of(&self, member: ReplicaId) -> &VersionVector {
+    pub fn ack_of(&self, member: Origin) -> &VersionVector {
         self.acks.get(&member).unwrap_or(&self.nothing)
     }
 
@@ -124,6 +124,9 @@ impl Session {
         entries: Vec<Bytes>,
         turn: &mut Turn,
     ) -> Result<(), SyncError> {
+        if peer.is_outlived(replica) {
+            return Err(SyncError::Outlived(peer.member));
+        }
         self.open_after_all(peer, replica, durable, now, turn);
         if !self.of_this_run(epoch, now, turn) {
             return Ok(());
@@ -144,7 +147,7 @@ impl Session {
                 // Its own entries are on its disk, with all that they depend on: as good as an acknowledgement. It counts
                 // from now on, whether the entry has to wait or came another way before: what the peer acknowledges
                 // next leaves it out.
-                let ack = self.incoming.acks.entry(peer.member).or_default();
+                let ack = self.incoming.acks.entry(peer.origin()).or_default();
                 told |= !ack.contains(dot);
                 ack.advance(dot);
             }
@@ -172,10 +175,10 @@ impl Session {
         self.take_parked(peer, replica, now, turn)?;
         self.tally.early += self.incoming.parked.len() as u64;
         if told {
-            let ack = self.incoming.ack_of(peer.member).clone();
+            let ack = self.incoming.ack_of(peer.origin()).clone();
             self.outgoing.acknowledged(&ack, now);
             // Behind the entries; the replica lets it wait for those that it lacks still.
-            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.member, ack)] });
+            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.origin(), ack)] });
         }
         Ok(())
     }
@@ -186,10 +189,10 @@ impl Session {
         for bytes in entries {
             let dot = entry_wire::decode(bytes)?.head.dot;
             if dot.origin == peer.origin() {
-                self.incoming.acks.entry(peer.member).or_default().advance(dot);
+                self.incoming.acks.entry(peer.origin()).or_default().advance(dot);
             }
         }
-        self.outgoing.acknowledged(self.incoming.ack_of(peer.member), now);
+        self.outgoing.acknowledged(self.incoming.ack_of(peer.origin()), now);
         self.incoming.passed_over = true;
         self.arrived(number, None, now);
         Ok(())
@@ -337,7 +340,10 @@ impl Session {
             inc.number += 1;
             inc.later_ms = now.mono_ms;
             let Some(acks) = acks else { continue };
-            for (member, news) in acks.acks {
+            for (member, news) in [(peer.origin(), acks.own)].into_iter().chain(acks.acks) {
+                if news.is_empty() {
+                    continue;
+                }
                 inc.acks.entry(member).or_default().merge(&news);
                 changed.insert(member);
             }
@@ -345,10 +351,10 @@ impl Session {
                 self.outgoing.set_links(links);
             }
         }
-        if changed.contains(&peer.member) {
-            self.outgoing.acknowledged(inc.ack_of(peer.member), now);
+        if changed.contains(&peer.origin()) {
+            self.outgoing.acknowledged(inc.ack_of(peer.origin()), now);
         }
-        changed.remove(&replica.identity().replica);
+        changed.retain(|origin| origin.replica != replica.identity().replica);
         if !changed.is_empty() {
             let acks = changed.iter().map(|member| (*member, inc.ack_of(*member).clone())).collect();
             turn.inputs.push(Input::Acks { own: durable.clone(), acks });
@@ -371,7 +377,7 @@ impl Session {
         turn: &mut Turn,
     ) {
         let theirs = self.outgoing.theirs();
-        let had = replica.acks().get(&peer.member);
+        let had = replica.acks().get(&peer.origin());
         let reachable = theirs.covers(replica.log_base())
             && had.is_none_or(|had| theirs.covers(had))
             && replica.vector().covers(&peer.begins);
@@ -383,8 +389,8 @@ impl Session {
         if retry {
             self.enter(Stage::Open);
             // What it said when it greeted counts from now on.
-            let ack = self.incoming.ack_of(peer.member).clone();
-            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.member, ack)] });
+            let ack = self.incoming.ack_of(peer.origin()).clone();
+            turn.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.origin(), ack)] });
             if std::mem::take(&mut self.incoming.passed_over) {
                 turn.messages.push(self.ask_again(replica, now, false));
             }

@@ -66,7 +66,8 @@ pub enum SessionEvent {
     },
     /// The same of the peer; it will come back under a new birth.
     PeerLostTail(ReplicaId),
-    /// This replica lacks what all others have forgotten: it must start from a snapshot, which this peer can give.
+    /// This replica lacks what all others have forgotten, or what it once had itself: it must begin anew from a snapshot,
+    /// which this peer can give.
     SnapshotNeeded {
         /// Who can give it.
         member: ReplicaId,
@@ -106,6 +107,8 @@ pub enum SessionEvent {
 struct Peer {
     member: ReplicaId,
     birth: Birth,
+    /// Under which births entries of it were known when it was greeted.
+    births: Vec<Birth>,
     revision: Revision,
     /// What it could not send the entries of when it was greeted.
     begins: VersionVector,
@@ -115,6 +118,13 @@ impl Peer {
     /// Where the entries come from that it makes now.
     fn origin(&self) -> Origin {
         Origin { replica: self.member, birth: self.birth }
+    }
+
+    /// Whether entries of another birth of it have come another way: that one runs now, and what still arrives here is from
+    /// before. Nobody may learn it from here who has told others that it knows of the new birth.
+    fn is_outlived(&self, replica: &Replica) -> bool {
+        let births = greeting::births_of(replica, self.member);
+        births.iter().any(|birth| *birth != self.birth && !self.births.contains(birth))
     }
 }
 
@@ -128,6 +138,10 @@ pub struct Session {
     peer: Option<Arc<Peer>>,
     link: Option<Link>,
     search: Option<greeting::Search>,
+    /// What the peer asks for next of a snapshot.
+    wish: Option<Option<Place>>,
+    /// What was here when it was known under which birth the peer begins with that snapshot.
+    announced: Option<VersionVector>,
     outgoing: outgoing::Outgoing,
     incoming: incoming::Incoming,
     compare: compare::Compare,
@@ -152,6 +166,8 @@ impl Session {
             peer: None,
             link: None,
             search: None,
+            wish: None,
+            announced: None,
             outgoing: outgoing::Outgoing::default(),
             incoming: incoming::Incoming::default(),
             compare: compare::Compare::default(),
@@ -159,7 +175,7 @@ impl Session {
             tally: SessionTally { sent_messages: 1, ..SessionTally::default() },
             last_contact_ms: None,
         };
-        session.outgoing.told(replica.identity().replica, durable);
+        session.outgoing.told(replica.identity().origin(), durable);
         (session, Message::Hello(Box::new(greeting::hello(replica, durable))))
     }
 
@@ -237,7 +253,10 @@ impl Session {
             }
             Message::SnapshotWanted { after } => {
                 turn.inputs.push(Input::Hold);
-                turn.events.push(SessionEvent::SnapshotWanted { after });
+                if self.announced.is_none() {
+                    turn.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
+                }
+                self.wish = Some(after);
             }
             Message::SnapshotChunk(chunk) => turn.events.push(SessionEvent::SnapshotChunk(chunk)),
             Message::Ping { number, .. } => turn.messages.push(Message::Pong { number, wall_ms: now.wall_ms }),
@@ -268,6 +287,7 @@ impl Session {
         greeting::check_member(replica, durable, peer.member)?;
         let tuning = *self.exchange.tuning();
         turn.messages.extend(self.clocks.ping(tuning.ping_interval_ms, now));
+        self.give(&peer, replica, durable, &mut turn);
         if self.stage == Stage::Snapshot {
             self.open_after_all(&peer, replica, durable, now, &mut turn);
         }
@@ -284,6 +304,22 @@ impl Session {
         }
         self.tally.sent_messages += turn.messages.len() as u64;
         Ok(turn)
+    }
+
+    /// Gives what is wished for once the peer's birth is announced on disk. All that was applied before is in the snapshot
+    /// then; and whoever counts an acknowledgement of what comes later knows of the birth.
+    fn give(&mut self, peer: &Peer, replica: &Replica, durable: &VersionVector, turn: &mut Turn) {
+        if self.wish.is_none() {
+            return;
+        }
+        if self.announced.is_none() && replica.birth_of(peer.member) == Some(peer.birth) {
+            self.announced = Some(replica.vector().clone());
+        }
+        if self.announced.as_ref().is_some_and(|upto| durable.covers(upto))
+            && let Some(after) = self.wish.take()
+        {
+            turn.events.push(SessionEvent::SnapshotWanted { after });
+        }
     }
 
     /// When there may be something to do although nothing happens, milliseconds of the monotonic clock.

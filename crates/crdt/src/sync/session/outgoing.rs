@@ -47,7 +47,7 @@ pub(super) struct Outgoing {
     recent: VersionVector,
     recent_ms: u64,
     /// What the peer was told that members have, in this epoch.
-    acked: BTreeMap<ReplicaId, VersionVector>,
+    acked: BTreeMap<Origin, VersionVector>,
     /// The number of the last message of entries or acknowledgements in this epoch.
     number: u32,
     links_told: Vec<ReplicaId>,
@@ -80,7 +80,7 @@ impl Outgoing {
     }
 
     /// The greeting told the peer what this replica has.
-    pub fn told(&mut self, own: ReplicaId, durable: &VersionVector) {
+    pub fn told(&mut self, own: Origin, durable: &VersionVector) {
         self.acked.insert(own, durable.clone());
     }
 
@@ -233,7 +233,7 @@ impl Session {
                 out.sent.advance(dot);
                 if dot.origin == own.origin() {
                     // It tells that it is on disk here, together with all that it depends on.
-                    out.acked.entry(own.replica).or_default().advance(dot);
+                    out.acked.entry(own.origin()).or_default().advance(dot);
                 }
                 flight.dots.push(dot);
                 flight.bytes += entry.weight();
@@ -264,30 +264,32 @@ impl Session {
         if out.own_acks_wait {
             return;
         }
-        let own = replica.identity().replica;
-        let mut acks = vec![];
-        let mut add = |acked: &mut BTreeMap<ReplicaId, VersionVector>, member, vector: &VersionVector| {
-            let told = acked.entry(member).or_default();
+        let own = replica.identity().origin();
+        let mut news_of = |member, vector: &VersionVector| {
+            let told = out.acked.entry(member).or_default();
             let news = above(vector, told);
-            if !news.is_empty() {
-                told.merge(&news);
-                acks.push((member, news));
-            }
+            told.merge(&news);
+            news
         };
-        add(&mut out.acked, own, durable);
+        let own_news = news_of(own, durable);
+        let mut acks = vec![];
         if !out.other_acks_wait {
             out.other_acks_ms = Some(now.mono_ms);
             for (member, vector) in replica.acks() {
-                let knows = || out.links.contains(member) || self.incoming.ack_of(*member).covers(vector);
-                if *member != own && *member != peer.member && !knows() {
-                    add(&mut out.acked, *member, vector);
+                let knows = || out.links.contains(&member.replica) || self.incoming.ack_of(*member).covers(vector);
+                let is_one_of_us = member.replica == own.replica || member.replica == peer.member;
+                if !is_one_of_us && !knows() {
+                    let news = news_of(*member, vector);
+                    if !news.is_empty() {
+                        acks.push((*member, news));
+                    }
                 }
             }
         }
         let mut links = self.exchange.links();
         links.retain(|member| *member != peer.member);
         let links = (links != out.links_told).then_some(links);
-        if acks.is_empty() && links.is_none() {
+        if own_news.is_empty() && acks.is_empty() && links.is_none() {
             return;
         }
         if let Some(links) = &links {
@@ -295,6 +297,6 @@ impl Session {
         }
         out.own_acks_ms = Some(now.mono_ms);
         out.number += 1;
-        turn.messages.push(Message::Acks(Acks { epoch: out.epoch, number: out.number, acks, links }));
+        turn.messages.push(Message::Acks(Acks { epoch: out.epoch, number: out.number, own: own_news, acks, links }));
     }
 }

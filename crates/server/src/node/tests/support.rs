@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::node::{Handle, NodeError, Options, start};
 use crate::storage::faulty::Disk;
-use crate::storage::{AppendStats, Group, Journal, StorageError};
+use crate::storage::{AppendStats, Doubt, Group, Journal, StorageError};
 
 pub(super) fn identity() -> Identity {
     Identity { cluster: ClusterId::new(1), replica: ReplicaId::new(2), birth: Birth::new(3), ordinal: 0 }
@@ -166,8 +166,8 @@ impl<J: Journal> Journal for Gated<J> {
         self.journal.size_on_disk()
     }
 
-    fn may_have_lost_tail(&self) -> bool {
-        self.journal.may_have_lost_tail()
+    fn doubt(&self) -> Option<Doubt> {
+        self.journal.doubt()
     }
 }
 

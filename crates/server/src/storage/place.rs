@@ -1,0 +1,76 @@
+//! Whether a store is the one that was written last, or a copy of it.
+//!
+//! A copy is an older state: what was acknowledged since it was made is missing, and nothing in it tells. But a copy is made
+//! of other files. So the store keeps a small file that says which file it is, by its number and the time of its creation;
+//! it is replaced at every start, so that a copy that is written over the original in place is noticed, too. A file system that
+//! is set back as a whole is not; a replica then hears it from its peers.
+
+use std::fs::{File, Metadata};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::UNIX_EPOCH;
+
+use super::StorageError;
+use super::dir::{Dir, io, sync_dir};
+
+fn path(dir: &Dir) -> PathBuf {
+    dir.root().join("place")
+}
+
+/// What tells this file from every other on its file system.
+fn name_of(metadata: &Metadata) -> String {
+    let created = metadata.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    format!("{} {}\n", metadata.ino(), created.unwrap_or_default().as_nanos())
+}
+
+/// Whether the store was copied to where it is. A store without the file is taken for what it seems to be.
+pub(super) fn is_copy(dir: &Dir) -> Result<bool, StorageError> {
+    let path = path(dir);
+    match (std::fs::read(&path), std::fs::metadata(&path)) {
+        (Ok(said), Ok(metadata)) => Ok(said != name_of(&metadata).as_bytes()),
+        (Err(e), _) | (_, Err(e)) if e.kind() == ErrorKind::NotFound => Ok(false),
+        (Err(e), _) | (_, Err(e)) => Err(io("read", &path)(e)),
+    }
+}
+
+/// From now on this is the original.
+pub(super) fn take(dir: &Dir) -> Result<(), StorageError> {
+    let (path, draft) = (path(dir), dir.root().join("place.new"));
+    let failed = |e| io("write", &draft)(e);
+    let mut file = File::create(&draft).map_err(failed)?;
+    let name = name_of(&file.metadata().map_err(failed)?);
+    file.write_all(name.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&draft, &path).map_err(io("rename", &draft))?;
+    sync_dir(dir.root())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_beside_or_over_the_original_is_noticed() {
+        let data = tempfile::tempdir().unwrap();
+        let dir = Dir::lock(data.path()).unwrap();
+        assert!(!is_copy(&dir).unwrap(), "there is no such file yet");
+        take(&dir).unwrap();
+        assert!(!is_copy(&dir).unwrap());
+        let old = std::fs::read(path(&dir)).unwrap();
+        let moved = data.path().join("moved");
+        std::fs::rename(data.path().join("eddy"), &moved).unwrap();
+        std::fs::rename(&moved, data.path().join("eddy")).unwrap();
+        assert!(!is_copy(&dir).unwrap(), "it was moved, not copied");
+
+        let other = tempfile::tempdir().unwrap();
+        let copy = Dir::lock(other.path()).unwrap();
+        std::fs::copy(path(&dir), path(&copy)).unwrap();
+        assert!(is_copy(&copy).unwrap());
+        take(&copy).unwrap();
+        assert!(!is_copy(&copy).unwrap());
+
+        take(&dir).unwrap();
+        std::fs::write(path(&dir), old).unwrap();
+        assert!(is_copy(&dir).unwrap(), "written over in place");
+    }
+}
