@@ -58,13 +58,14 @@ impl Notes {
         if BACKGROUND.iter().any(|prefix| key.starts_with(prefix)) || !key.starts_with("/registry/") {
             return;
         }
+        // The time is read under the lock, so that lines are in its order.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let line = serde_json::json!({
             "at_ms": (self.begin.elapsed().as_secs_f64() * 10_000.0).round() / 10.0,
             "kind": format!("{kind:?}").to_lowercase(),
             "key": key,
             "value": String::from_utf8_lossy(value),
         });
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = writeln!(file, "{line}") {
             eprintln!("the trace is not whole: {error}");
         }

@@ -131,6 +131,17 @@ mod tests {
     }
 
     #[test]
+    fn the_recorded_deployment_is_whole() -> Result<()> {
+        let trace = Trace::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/deployment.jsonl"))?;
+        let of =
+            |kind, prefix: &str| trace.requests.iter().filter(|r| r.kind == kind && r.key.starts_with(prefix)).count();
+        // 3 pods, then 7 more, and all 10 go again.
+        assert_eq!((of(Kind::Create, "/registry/pods/"), of(Kind::Delete, "/registry/deployments/")), (10, 1));
+        assert!(trace.requests.iter().filter(|r| r.kind == Kind::Create).all(|r| r.value.starts_with('{')));
+        Ok(())
+    }
+
+    #[test]
     fn a_wrong_line_is_named() {
         let error = |text: &str| format!("{:#}", Trace::parse(text).expect_err("it is wrong"));
         assert!(error(&TRACE.replace("delete", "patch")).contains("line 2: unknown variant `patch`"));
