@@ -11,7 +11,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use eddy_crdt::clock::Now;
 use eddy_crdt::entry::Entry;
 use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Identity, Origin, ReplicaId};
+use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
 use eddy_crdt::op::{Command, PutLease, PutOp, PutValue};
 use eddy_crdt::replica::{Input, Replica};
 use eddy_crdt::revision::Revision;
@@ -35,23 +35,6 @@ fn pod(n: u64, label: u64, message: u64) -> Bytes {
         r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"pod-{n:06}","namespace":"default","uid":"8c1f2b1e-0000-4000-8000-{n:012}","generation":1,"labels":{{"app":"web","change":"{label}"}}}},"spec":{{"containers":[{{"name":"web","image":"registry.example/web:1","env":[{variables}{{"name":"LAST","value":"1"}}]}}]}},"status":{{"phase":"Running","message":"change {message}"}}}}"#
     )
     .into()
-}
-
-/// What the machine calls the member that an acknowledgement is of.
-trait Name {
-    fn of(identity: Identity) -> Self;
-}
-
-impl Name for ReplicaId {
-    fn of(identity: Identity) -> Self {
-        identity.replica
-    }
-}
-
-impl Name for Origin {
-    fn of(identity: Identity) -> Self {
-        identity.origin()
-    }
 }
 
 /// Two replicas that know each other.
@@ -114,7 +97,7 @@ impl Pair {
             for to in 0..2 {
                 let from = &self.replicas[1 - to];
                 let mut acks: Vec<_> = from.acks().iter().map(|(origin, ack)| (*origin, ack.clone())).collect();
-                acks.push((Name::of(from.identity()), from.vector().clone()));
+                acks.push((from.identity().origin(), from.vector().clone()));
                 let own = self.replicas[to].vector().clone();
                 let since = Instant::now();
                 self.replicas[to].handle(NOW, Input::Acks { own, acks });
