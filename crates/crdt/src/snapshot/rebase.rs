@@ -35,12 +35,13 @@ impl Replica {
     pub(super) fn write_again(&mut self, lost: Vec<Lost>, effects: &mut Effects) -> Vec<MergeReport> {
         let mut given_up = vec![];
         let first = lost.first().map(|lost| lost.entry.head.dot);
-        let birth = SystemKey::Birth(self.identity.replica).encode();
+        let own = self.identity.replica;
+        let outdated = [SystemKey::Birth(own).encode(), SystemKey::Space(own).encode()];
         for Lost { entry, deps } in &lost {
             let mut steps = vec![];
             for change in entry.net() {
-                if change.keyspace == Keyspace::System && change.key == birth {
-                    // Of the birth that ended here.
+                if change.keyspace == Keyspace::System && outdated.contains(&change.key) {
+                    // It has a birth and a space since that come after these.
                     continue;
                 }
                 let version = Version {

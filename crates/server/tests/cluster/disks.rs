@@ -93,7 +93,9 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     ensure!(restored.get("told").await?.is_none(), "and what came after is not");
     restored.put("later", "y").await?;
     restored.put("contended", "restored").await?;
+    // At both, so that whoever gives the snapshot has it.
     cluster.replicas[0].put("contended", "peer").await?;
+    cluster.replicas[1].put("contended", "peer").await?;
     for relay in &cluster.relays {
         relay.heal();
     }
