@@ -54,7 +54,8 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
             }
             continue;
         }
-        let own = origin == replica.identity.origin();
+        // Under an older birth it may have left entries out, too.
+        let own = origin.replica == replica.identity.replica;
         let state = replica.origin_mut(origin);
         let chain = entry.head.previous.extend(&entry.head, &entry.changes);
         if entry.head.first_seq == known + 1 {

@@ -159,6 +159,18 @@ fn an_older_copy_that_is_written_to_alone_merges() {
     met(&coverage, "snapshots installed");
 }
 
+/// A replica in doubt that starts again before it has met anyone found that entries were missing which it had left out itself,
+/// under the birth before.
+#[test]
+fn an_older_copy_whose_middles_were_left_out_starts_again() {
+    story([
+        vec![(500, Act::Cut(Cut::Alone(1))), (4_000, Act::Burst(1, 45))],
+        vec![(500, Act::Backup(1)), (50, Act::Restore(1, 1, true)), (500, Act::Crash(1, 50))],
+        vec![(3_000, Act::Mend)],
+        everyone_writes(3),
+    ]);
+}
+
 /// When all disks are copies of the same time, nobody knows better, and nobody waits for anyone.
 #[test]
 fn a_cluster_that_is_restored_as_a_whole_goes_on() {
