@@ -1,5 +1,6 @@
 //! One connection, from its first byte to its last: TLS or not, HTTP/1.1 or HTTP/2, gRPC or not.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use rustls::ServerConfig;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -32,6 +34,7 @@ use crate::grpc::{Grpc, GrpcBody};
 use crate::http::{self as endpoints, Endpoints, HttpRequest, Surface};
 use crate::metrics::Metrics;
 use crate::peer::{PING_INTERVAL, PING_TIMEOUT};
+use crate::tls::san;
 
 /// A TLS handshake that takes longer is given up; etcd's limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,6 +56,8 @@ const UNREAD_BODY_WAIT: Duration = Duration::from_secs(1);
 
 /// Buffer of an HTTP/1 connection: requests have no body to speak of.
 const HTTP1_BUFFER: usize = 64 * 1024;
+/// So many reasons for refusing peers are remembered; more are counted only.
+const REASONS_MAX: usize = 1024;
 /// Idle time after which the kernel asks whether a TCP peer is still there, and the interval of its questions; Go's.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -125,10 +130,33 @@ pub(super) struct Setup {
     pub(super) plain: bool,
     pub(super) grpc: bool,
     pub(super) http: Option<Surface>,
+    /// Whether a client certificate must be for the host it is shown from.
+    pub(super) checks_san: bool,
+    /// Why peers were refused so far: a peer comes again every other second, and each reason is logged once.
+    pub(super) refused: Mutex<BTreeSet<String>>,
     pub(super) limits: ConnLimits,
     pub(super) services: Arc<Services>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) stop: CancellationToken,
+}
+
+impl Setup {
+    fn side(&self) -> &'static str {
+        if self.http == Some(Surface::Peer) { "peer" } else { "client" }
+    }
+
+    /// Counts and logs a connection that is not taken.
+    fn rejected(&self, address: Option<SocketAddr>, error: &str) {
+        self.metrics.tls_handshake_failures.inc();
+        let (side, host) = (self.side(), address.map(|address| address.ip()));
+        let mut refused = self.refused.lock();
+        if side == "peer" && (refused.len() >= REASONS_MAX || !refused.insert(format!("{host:?} {error}"))) {
+            return;
+        }
+        drop(refused);
+        let remote = address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+        tracing::warn!("remote-addr" = remote, error, "rejected connection on {side} endpoint");
+    }
 }
 
 /// A connection that was accepted.
@@ -191,17 +219,20 @@ where
     let remote = || address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
     match accepted {
         Some(Ok(Ok(stream))) => {
+            let shown = stream.get_ref().1.peer_certificates().and_then(|certs| certs.first());
+            if setup.checks_san
+                && let (Some(cert), Some(address)) = (shown, address)
+                && let Err(error) = san::check(cert, address.ip()).await
+            {
+                return setup.rejected(Some(address), &error.to_string());
+            }
             http(setup, stream, peer).await;
         }
-        Some(Ok(Err(err))) => {
+        Some(Ok(Err(err))) if err.kind() == std::io::ErrorKind::UnexpectedEof => {
             setup.metrics.tls_handshake_failures.inc();
-            let side = if setup.http == Some(Surface::Peer) { "peer" } else { "client" };
-            if err.kind() == std::io::ErrorKind::UnexpectedEof {
-                tracing::debug!("remote-addr" = remote(), error = %err, "rejected connection on {side} endpoint");
-            } else {
-                tracing::warn!("remote-addr" = remote(), error = %err, "rejected connection on {side} endpoint");
-            }
+            tracing::debug!("remote-addr" = remote(), error = %err, "rejected connection on {} endpoint", setup.side());
         }
+        Some(Ok(Err(err))) => setup.rejected(address, &err.to_string()),
         Some(Err(_)) => {
             setup.metrics.tls_handshake_failures.inc();
             tracing::warn!("remote-addr" = remote(), error = "handshake timed out", "rejected connection");

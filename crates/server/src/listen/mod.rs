@@ -61,6 +61,8 @@ struct Listener {
     plain: bool,
     grpc: bool,
     http: Option<Surface>,
+    /// Whether a client certificate must be for the host it is shown from.
+    checks_san: bool,
 }
 
 /// All sockets, bound before anything else starts: an address in use must not be found out half-way.
@@ -117,7 +119,9 @@ impl Sockets {
             return Ok(());
         }
         let socket = open(config, url).await.map_err(|source| BindError::Listen { url: url.clone(), source })?;
-        self.listeners.push(Listener { socket, address, tls, plain: !secure, grpc, http });
+        let peers = &config.peer_tls;
+        let checks_san = http == Some(Surface::Peer) && peers.client_cert_auth && !peers.skip_client_san_verify;
+        self.listeners.push(Listener { socket, address, tls, plain: !secure, grpc, http, checks_san });
         Ok(())
     }
 
@@ -240,6 +244,8 @@ async fn accept_loop(
         plain: listener.plain,
         grpc: listener.grpc,
         http: listener.http,
+        checks_san: listener.checks_san,
+        refused: parking_lot::Mutex::default(),
         limits,
         services,
         metrics: metrics.clone(),

@@ -78,6 +78,16 @@ macro_rules! metrics {
         }
 
         impl Metrics {
+    /// Leaves out what is told of a peer that is no member any more. Counters stay: they tell of the past.
+    pub(crate) fn forget_peer(&self, peer: &str) {
+        for gauges in [&self.peer_connected, &self.peer_entries_behind, &self.peer_bytes_behind, &self.peer_states_differ] {
+            let _never_set = gauges.remove_label_values(&[peer]);
+        }
+        for kind in crate::peer::TROUBLE_KINDS {
+            let _never_set = self.peer_alarm.remove_label_values(&[peer, kind]);
+        }
+    }
+
             /// All metrics at zero; `extensive` adds latency histograms per RPC.
             ///
             /// # Errors
@@ -193,9 +203,15 @@ metrics! {
     peer_states_differ: IntGaugeVec =
         gauges("eddy_peer_states_differ", "1 when the peer has the same entries and another state.", &["peer"]);
     peer_alarm: IntGaugeVec =
-        gauges("eddy_peer_alarm", "1 while something is wrong with the peer: its clock, or its entries.", &["peer", "kind"]);
+        gauges("eddy_peer_alarm", "1 while something is wrong with the peer: its clock, its entries, or that it is away.", &["peer", "kind"]);
     peer_messages: IntCounterVec =
         counters("eddy_peer_messages_total", "Messages of the peer protocol.", &["peer", "direction"]);
+    peer_received_entries: IntCounterVec =
+        counters("eddy_peer_received_entries_total", "Entries a peer sent, by what they were: new, or here already.", &["peer", "kind"]);
+    peer_requests_again: IntCounterVec =
+        counters("eddy_peer_requests_again_total", "How often a peer was asked for everything again.", &["peer"]);
+    peer_strangers: IntCounter =
+        counter("eddy_peer_strangers_total", "Connections to the peer port of those who are no peers.");
     peer_entries_applied: IntCounter =
         counter("eddy_peer_entries_applied_total", "Entries of other replicas that were applied.");
     unsettled_keys: IntGauge =

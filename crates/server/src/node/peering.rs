@@ -47,8 +47,8 @@ pub(crate) struct Peering {
     durable: latest::Sender<Durable>,
     /// What was handed to the storage thread last.
     handed_on: Mutex<Durable>,
-    /// Sessions that run.
-    sessions: AtomicUsize,
+    /// Sessions whose peers take entries now.
+    takers: AtomicUsize,
     notices: mpsc::Sender<Notice>,
     receiver: Mutex<Option<mpsc::Receiver<Notice>>>,
 }
@@ -64,7 +64,7 @@ impl Peering {
         Self {
             durable: latest::Sender::new(durable.clone()),
             handed_on: Mutex::new(durable),
-            sessions: AtomicUsize::new(0),
+            takers: AtomicUsize::new(0),
             notices,
             receiver: Mutex::new(Some(receiver)),
         }
@@ -72,7 +72,7 @@ impl Peering {
 
     /// Whether there is anyone to send to.
     pub(crate) fn is_offering(&self) -> bool {
-        self.sessions.load(Ordering::Acquire) > 0
+        self.takers.load(Ordering::Acquire) > 0
     }
 
     /// What will be on disk with the group that is being made.
@@ -106,13 +106,13 @@ impl Peering {
     }
 }
 
-/// Counts one session for as long as it lives.
+/// Counts one session that takes entries, for as long as it lives.
 #[derive(Debug)]
-pub(crate) struct SessionGuard(Handle);
+pub(crate) struct Taker(Handle);
 
-impl Drop for SessionGuard {
+impl Drop for Taker {
     fn drop(&mut self) {
-        self.0.shared.peering.sessions.fetch_sub(1, Ordering::AcqRel);
+        self.0.shared.peering.takers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -142,29 +142,16 @@ impl Handle {
         self.shared.now()
     }
 
-    /// From now on every group is marked as offered with its own flush, while any session lives; what was applied
-    /// before is marked now. Returns once that mark is on disk.
-    ///
-    /// # Errors
-    /// When the node takes no writes.
-    pub(crate) async fn begin_session(&self) -> Result<SessionGuard, NodeError> {
-        let shared = &self.shared;
-        shared.peering.sessions.fetch_add(1, Ordering::AcqRel);
-        let guard = SessionGuard(self.clone());
+    /// From now on every group is marked as offered with its own flush, as long as any session takes entries. What was
+    /// applied before is not: the input that does that is answered where there is any.
+    pub(crate) fn begin_taking(&self) -> (Taker, Option<Input>) {
+        self.shared.peering.takers.fetch_add(1, Ordering::AcqRel);
         // What is applied from here on is marked by the committer.
-        let (upto, origin) = self.look(|replica| (replica.vector().clone(), replica.identity().origin()));
-        let own = upto.get(origin);
-        let mut durable = self.durable();
-        if durable.borrow().offered < own {
-            self.hand_on(Input::Offer { upto }).await?;
-            while durable.borrow_and_update().offered < own {
-                if !shared.is_writable() {
-                    return Err(shared.write_error());
-                }
-                durable.changed().await.map_err(|_| NodeError::Stopped)?;
-            }
-        }
-        Ok(guard)
+        let offer = self.look(|replica| {
+            let own = replica.vector().get(replica.identity().origin());
+            (replica.offered() < own).then(|| Input::Offer { upto: replica.vector().clone() })
+        });
+        (Taker(self.clone()), offer)
     }
 
     /// Has a session's input applied, in one group with whatever else waits. Returns when it is applied, which is

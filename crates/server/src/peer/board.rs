@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use eddy_crdt::id::ReplicaId;
-use eddy_crdt::sync::report::PeerReport;
+use eddy_crdt::sync::report::{PeerReport, SessionTally};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -122,6 +122,20 @@ impl Board {
         self.metrics.peer_messages.with_label_values(&[&*seat.label, "received"]).inc();
     }
 
+    /// So much of what came was new, was here already, and led to asking for everything again.
+    pub(crate) fn counted(&self, seat: &Seat, before: &SessionTally, after: &SessionTally) {
+        let entries = |kind| self.metrics.peer_received_entries.with_label_values(&[&*seat.label, kind]);
+        if after.received_entries > before.received_entries {
+            entries("new").inc_by(after.received_entries - before.received_entries);
+        }
+        if after.duplicates > before.duplicates {
+            entries("doubled").inc_by(after.duplicates - before.duplicates);
+        }
+        if after.again > before.again {
+            self.metrics.peer_requests_again.with_label_values(&[&*seat.label]).inc_by(after.again - before.again);
+        }
+    }
+
     /// So many bytes go to the peer.
     pub(crate) fn sent(&self, seat: &Seat, bytes: usize) {
         self.metrics.peer_sent_bytes.with_label_values(&[&*seat.label]).inc_by(bytes as u64);
@@ -155,7 +169,7 @@ impl Board {
     /// Forgets a peer that is no member any more.
     pub(crate) fn forget(&self, peer: ReplicaId) {
         self.state.lock().peers.remove(&peer);
-        let _never_set = self.metrics.peer_connected.remove_label_values(&[&peer.to_string()]);
+        self.metrics.forget_peer(&peer.to_string());
     }
 
     /// Whether a session with the peer runs.

@@ -13,7 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use super::dial::{self, Backoff};
-use super::session::{self, Link};
+use super::session::{self, End, Link};
 use super::{FRAMES_WAITING, LASTED, Outcome, Peers};
 
 /// A member that is dialled.
@@ -23,6 +23,14 @@ struct Line {
     last: CancellationToken,
     /// Ends that one too.
     stop: CancellationToken,
+}
+
+/// What came of an attempt.
+enum Called {
+    /// There was no stream, for this reason.
+    NotReached(String),
+    /// There was one.
+    Talked(End),
 }
 
 impl Peers {
@@ -87,7 +95,10 @@ impl Peers {
             if began.elapsed() >= LASTED {
                 backoff.reset();
             }
-            self.trouble(member.id, &member.name, &end);
+            match &end {
+                Called::Talked(end) => self.ended(member.id, end),
+                Called::NotReached(reason) => self.trouble(member.id, reason),
+            }
             tokio::select! {
                 () = tokio::time::sleep(backoff.pause()) => {}
                 () = last.cancelled() => return,
@@ -96,18 +107,18 @@ impl Peers {
     }
 
     /// One attempt: dials and talks until the stream ends.
-    async fn call(self: &Arc<Self>, member: &Member, stop: CancellationToken) -> String {
+    async fn call(self: &Arc<Self>, member: &Member, stop: CancellationToken) -> Called {
         let mut client = match self.dialer.dial(&member.peer_urls).await {
             Ok(client) => client,
-            Err(error) => return error.to_string(),
+            Err(error) => return Called::NotReached(error.to_string()),
         };
         let (sender, receiver) = mpsc::channel(FRAMES_WAITING);
         let outbound = ReceiverStream::new(receiver).map(|message| Frame { message });
         let inbound = match tokio::time::timeout(dial::CONNECT_TIMEOUT, client.sync(outbound)).await {
             Ok(Ok(response)) => response.into_inner(),
-            Ok(Err(status)) => return status.message().to_owned(),
-            Err(_) => return "timed out".to_owned(),
+            Ok(Err(status)) => return Called::NotReached(status.message().to_owned()),
+            Err(_) => return Called::NotReached("timed out".to_owned()),
         };
-        session::talk(self, Link { inbound, outbound: sender }, Some(member.id), stop).await.1.to_string()
+        Called::Talked(session::talk(self, Link { inbound, outbound: sender }, Some(member.id), stop).await.1)
     }
 }

@@ -35,6 +35,7 @@ use self::board::Board;
 pub use self::dial::Dialer;
 pub(crate) use self::dial::{PING_INTERVAL, PING_TIMEOUT};
 use self::events::Troubles;
+pub(crate) use self::report::TROUBLE_KINDS;
 pub use self::service::{Station, routes};
 use self::session::{End, Link};
 use crate::metrics::Metrics;
@@ -159,7 +160,7 @@ impl Peers {
             let (peer, end) = session::talk(&peers, link, None, stop).await;
             match (peer, &end) {
                 (_, End::Stopped) => {}
-                (Some(peer), end) if peers.is_member(peer) => peers.trouble(peer, "", &end.to_string()),
+                (Some(peer), end) if peers.is_member(peer) => peers.ended(peer, end),
                 (_, end) => peers.stranger(&remote, &end.to_string()),
             }
         });
@@ -170,15 +171,41 @@ impl Peers {
         self.node.members().iter().any(|member| member.id == id && !member.removed)
     }
 
-    /// Logs why there is no connection, once for each reason.
-    fn trouble(&self, peer: ReplicaId, name: &str, reason: &str) {
-        if self.board.trouble(peer, reason) {
-            tracing::warn!(peer = %peer, name, reason, "no connection to the peer; trying on");
+    /// A session with a member ended: logs why, once for each reason until there is a connection again. What no peer may
+    /// send is told once for good, however often the peer comes back and sends it.
+    fn ended(&self, peer: ReplicaId, end: &End) {
+        let reason = end.to_string();
+        if !end.is_fault_of_peer() {
+            return self.trouble(peer, &reason);
         }
+        self.metrics.peer_received_failures.with_label_values(&[&peer.to_string()]).inc();
+        self.board.trouble(peer, &reason);
+        if self.troubles.lock().is_news(format!("fault {peer} {reason}")) {
+            tracing::error!(peer = %peer, name = self.name_of(peer), reason, "closed the connection to the peer");
+        }
+    }
+
+    /// Logs why there is no connection, once for each reason.
+    fn trouble(&self, peer: ReplicaId, reason: &str) {
+        if self.board.trouble(peer, reason) {
+            tracing::warn!(peer = %peer, name = self.name_of(peer), reason, "no connection to the peer; trying on");
+        }
+    }
+
+    /// What a member is called; where it is reached, as long as it has no name.
+    fn name_of(&self, peer: ReplicaId) -> String {
+        let members = self.node.members();
+        let member = members.iter().find(|member| member.id == peer);
+        let named = member.map(|member| match member.name.as_str() {
+            "" => member.peer_urls.join(","),
+            name => name.to_owned(),
+        });
+        named.filter(|name| !name.is_empty()).unwrap_or_else(|| "unknown".to_owned())
     }
 
     /// Logs that someone was refused who is no peer, once for each address and reason.
     fn stranger(&self, remote: &str, reason: &str) {
+        self.metrics.peer_strangers.inc();
         let host = remote.rsplit_once(':').map_or(remote, |(host, _)| host);
         if self.troubles.lock().is_news(format!("{host} {reason}")) {
             tracing::warn!("remote-addr" = remote, reason, "refused a connection to the peer port");

@@ -40,6 +40,9 @@ enum Trouble {
     Clock { member: u64, ahead_ms: i64 },
     /// So many of the entries that it sent do not depend on what all members have.
     BelowFloor { member: u64, entries: u64 },
+    /// There is no connection to it, and nothing settles before it has so many entries; how long nothing came from it,
+    /// milliseconds, if anything ever did.
+    Away { member: u64, entries: u64, silent_ms: Option<u64> },
 }
 
 impl Trouble {
@@ -53,12 +56,16 @@ impl Trouble {
             Self::BelowFloor { member, entries } => {
                 format!("memberID:{member} alarm:BELOW_FLOOR ({entries} entries refused)")
             }
+            Self::Away { member, entries, silent_ms } => {
+                let since = silent_ms.map_or("never heard of".to_owned(), |ms| format!("silent for {} s", ms / 1000));
+                format!("memberID:{member} alarm:AWAY ({since}, {entries} entries wait for it)")
+            }
         }
     }
 
     fn member(&self) -> u64 {
         match *self {
-            Self::Clock { member, .. } | Self::BelowFloor { member, .. } => member,
+            Self::Clock { member, .. } | Self::BelowFloor { member, .. } | Self::Away { member, .. } => member,
         }
     }
 
@@ -66,12 +73,13 @@ impl Trouble {
         match self {
             Self::Clock { .. } => "clock",
             Self::BelowFloor { .. } => "below-floor",
+            Self::Away { .. } => "away",
         }
     }
 }
 
 /// All kinds, as metrics name them.
-const TROUBLE_KINDS: [&str; 2] = ["clock", "below-floor"];
+pub(crate) const TROUBLE_KINDS: [&str; 3] = ["clock", "below-floor", "away"];
 
 impl Peers {
     /// What is wrong with which members.
@@ -90,6 +98,10 @@ impl Peers {
             }
             if let Some(entries) = known.map(|known| known.below_floor).filter(|entries| *entries > 0) {
                 troubles.push(Trouble::BelowFloor { member, entries });
+            }
+            if peer.holds_back {
+                let (entries, silent_ms) = (peer.entries_behind, peer.last_contact_ms);
+                troubles.push(Trouble::Away { member, entries, silent_ms });
             }
         }
         troubles
@@ -252,5 +264,8 @@ mod tests {
         assert_eq!(text(Trouble::Clock { member: 7, ahead_ms: -90_500 }), "memberID:7 alarm:CLOCK (90 s behind)");
         let below = Trouble::BelowFloor { member: 7, entries: 3 };
         assert_eq!(text(below), "memberID:7 alarm:BELOW_FLOOR (3 entries refused)");
+        let away = |silent_ms| text(Trouble::Away { member: 7, entries: 3, silent_ms });
+        assert_eq!(away(Some(90_500)), "memberID:7 alarm:AWAY (silent for 90 s, 3 entries wait for it)");
+        assert_eq!(away(None), "memberID:7 alarm:AWAY (never heard of, 3 entries wait for it)");
     }
 }

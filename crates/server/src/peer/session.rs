@@ -15,6 +15,7 @@ use eddy_crdt::id::ReplicaId;
 use eddy_crdt::replica::Input;
 use eddy_crdt::sync::error::SyncError;
 use eddy_crdt::sync::message::{Message, Place, Reason};
+use eddy_crdt::sync::report::SessionTally;
 use eddy_crdt::sync::session::{Session, SessionEvent, Turn};
 use eddy_proto::peer::Frame;
 use parking_lot::Mutex;
@@ -25,7 +26,7 @@ use tonic::Streaming;
 
 use super::board::Seat;
 use super::{Outcome, Peers};
-use crate::node::peering::Durable;
+use crate::node::peering::{Durable, Taker};
 use crate::node::{Handle, NodeError};
 
 /// How long a peer may take to say who it is.
@@ -86,10 +87,14 @@ struct Talk<'a> {
     seat: Option<Seat>,
     outbox: VecDeque<Bytes>,
     inputs: VecDeque<Input>,
+    /// That the peer takes entries, while it does.
+    taking: Option<Taker>,
     /// Places behind which the peer wants a chunk of a snapshot, once what came before is applied.
     chunks: VecDeque<Option<Place>>,
     /// That the peer reads a snapshot, once it does.
     reading: Option<Reading>,
+    /// What was counted already.
+    tally: SessionTally,
     stop: CancellationToken,
 }
 
@@ -112,8 +117,10 @@ pub(crate) async fn talk(
         seat: None,
         outbox: VecDeque::from([hello.encode()]),
         inputs: VecDeque::new(),
+        taking: None,
         chunks: VecDeque::new(),
         reading: None,
+        tally: SessionTally::default(),
         stop,
     };
     let end = talk.run(&mut inbound, &outbound, durable).await;
@@ -148,6 +155,13 @@ pub(crate) async fn talk(
     (peer, end)
 }
 
+impl End {
+    /// Whether the peer sent what none may send.
+    pub(super) fn is_fault_of_peer(&self) -> bool {
+        matches!(self, Self::Protocol(SyncError::Garbage(_) | SyncError::Unexpected(_) | SyncError::Fork(_)))
+    }
+}
+
 impl Talk<'_> {
     async fn run(
         &mut self,
@@ -156,11 +170,6 @@ impl Talk<'_> {
         mut durable: tokio::sync::watch::Receiver<Durable>,
     ) -> End {
         let node = self.peers.node.clone();
-        // Before the first entry may be sent, what is on disk has to be marked as offered, and stay so.
-        let _offering = match node.begin_session().await {
-            Ok(guard) => guard,
-            Err(error) => return End::Node(error),
-        };
         let mut applying: Option<Applying> = None;
         let started = Instant::now();
         let greeting_deadline = started + GREETING_TIMEOUT;
@@ -213,7 +222,7 @@ impl Talk<'_> {
                     match applied {
                         Ok(false) => {}
                         Ok(true) => {
-                            self.inputs.clear();
+                            self.inputs.retain(|input| matches!(input, Input::Offer { .. }));
                             let again = node.look(|replica| self.session.lock().refused(replica, node.now()));
                             self.outbox.extend(again.map(|message| message.encode()));
                         }
@@ -232,8 +241,8 @@ impl Talk<'_> {
                         return End::Silent;
                     }
                     polled = Instant::now();
-                    let vector = Arc::clone(&durable.borrow_and_update().vector);
-                    next = match self.poll(&vector) {
+                    let on_disk = durable.borrow_and_update().clone();
+                    next = match self.poll(&on_disk) {
                         // More is waiting than one look takes.
                         Ok(bytes) if bytes >= POLL_BYTES => polled,
                         Ok(_) => self.due().map_or(greeting_deadline, |due| due.max(polled + self.peers.sync_interval)),
@@ -259,13 +268,18 @@ impl Talk<'_> {
             self.peers.board.heard(seat, length);
         }
         self.take(turn);
+        self.count();
         Ok(())
     }
 
     /// Asks what there is to do; tells about how many bytes there are to send.
-    fn poll(&mut self, durable: &eddy_crdt::vector::VersionVector) -> Result<usize, End> {
+    fn poll(&mut self, durable: &Durable) -> Result<usize, End> {
         let now = self.peers.node.now();
-        let turn = self.peers.node.look(|replica| self.session.lock().poll(replica, durable, now, POLL_BYTES))?;
+        let turn = self.peers.node.look(|replica| {
+            let mut session = self.session.lock();
+            session.set_offered(durable.offered);
+            session.poll(replica, &durable.vector, now, POLL_BYTES)
+        })?;
         self.take(turn);
         Ok(self.outbox.iter().map(Bytes::len).sum())
     }
@@ -278,6 +292,7 @@ impl Talk<'_> {
 
     fn take(&mut self, turn: Turn) {
         self.inputs.extend(turn.inputs);
+        self.offer();
         self.outbox.extend(turn.messages.iter().map(Message::encode));
         for event in turn.events {
             match event {
@@ -287,6 +302,27 @@ impl Talk<'_> {
                 }
                 event => self.peers.event(event),
             }
+        }
+    }
+
+    fn count(&mut self) {
+        let tally = self.session.lock().tally();
+        if let Some(seat) = &self.seat {
+            self.peers.board.counted(seat, &self.tally, &tally);
+            self.tally = tally;
+        }
+    }
+
+    /// Has entries marked as offered exactly while the peer takes any: before the first may be sent, what is on disk has
+    /// to be marked; and while the peer does not acknowledge what it was sent, more is not promised to it.
+    fn offer(&mut self) {
+        let takes = self.session.lock().takes_entries();
+        if takes && self.taking.is_none() {
+            let (taker, offer) = self.peers.node.begin_taking();
+            self.taking = Some(taker);
+            self.inputs.extend(offer);
+        } else if !takes {
+            self.taking = None;
         }
     }
 

@@ -4,6 +4,7 @@
 mod certs;
 mod client;
 mod client_auth;
+pub(crate) mod san;
 mod self_signed;
 
 use std::path::PathBuf;

@@ -4,11 +4,54 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::cluster::{Cluster, Setup, binary, eventually};
 
 const HOUR_MS: i64 = 3_600_000;
+
+/// Its entries wait, nothing settles, and the operator is told for whom.
+#[tokio::test]
+async fn a_member_that_is_away_is_shown_as_such_with_its_name() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    cluster.settled().await?;
+    let id = cluster.replicas[2].status().await?.member_id;
+    cluster.replicas[2].server.kill()?;
+    cluster.replicas[0].put("meanwhile", "x").await?;
+    for replica in &cluster.replicas[..2] {
+        let prefix = format!("memberID:{id} alarm:AWAY (silent for ");
+        eventually("the alarm names it", || async {
+            let status = replica.status().await?;
+            ensure!(status.alarms.iter().any(|alarm| alarm.starts_with(&prefix)), "{:?}", status.alarms);
+            let peer = status.peers.iter().find(|peer| peer.member_id == id).context("the peer")?;
+            ensure!(!peer.connected && peer.holds_back && peer.entries_behind == 1, "{peer:?}");
+            Ok(())
+        })
+        .await?;
+        let table = replica.status_table()?;
+        ensure!(table.contains("alarm:AWAY"), "{table}");
+        let row = table.lines().find(|line| line.contains(" r2 ")).context("a row")?.to_owned();
+        ensure!(row.contains("  no  ") && row.contains("holds settling back"), "{row}");
+        ensure!(replica.metric(&format!("eddy_peer_alarm{{kind=\"away\",peer=\"{id:x}\"}}")).await? == 1);
+        replica.logs("no connection to the peer").await?;
+        ensure!(replica.status().await?.windows > 0, "nothing settles without it");
+    }
+    cluster.replicas[2].server.restart().await?;
+    cluster.settled().await?;
+    for replica in &cluster.replicas {
+        eventually("no alarm is left", || async {
+            let alarms = replica.status().await?.alarms;
+            ensure!(alarms.is_empty(), "{alarms:?}");
+            Ok(())
+        })
+        .await?;
+        let log = replica.server.log();
+        for line in log.lines().filter(|line| line.contains("no connection to the peer")) {
+            ensure!((0..3).any(|place| line.contains(&format!("r{place}"))), "{line}");
+        }
+    }
+    Ok(())
+}
 
 #[tokio::test]
 async fn a_clock_that_is_off_is_told_by_the_others_with_the_members_name() -> Result<()> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use eddy_proto::admin::admin_client::AdminClient;
-use eddy_proto::admin::{Dot, Equality, StatusRequest, StatusResponse};
+use eddy_proto::admin::{Dot, Equality, Merge, MergesRequest, StatusRequest, StatusResponse};
 use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
 use eddy_proto::etcdserverpb::kv_client::KvClient;
 use eddy_proto::etcdserverpb::{
@@ -185,6 +186,43 @@ impl Replica {
         let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
         let kvs = self.kv().await?.range(request).await?.into_inner().kvs;
         Ok(kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()))
+    }
+
+    /// The version number of a key.
+    pub async fn version_of(&self, key: &str) -> Result<Option<i64>> {
+        let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
+        Ok(self.kv().await?.range(request).await?.into_inner().kvs.first().map(|kv| kv.version))
+    }
+
+    /// The revision at which a key was last written.
+    pub async fn mod_revision_of(&self, key: &str) -> Result<Option<i64>> {
+        let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
+        Ok(self.kv().await?.range(request).await?.into_inner().kvs.first().map(|kv| kv.mod_revision))
+    }
+
+    /// The merges that it remembers.
+    pub async fn merges(&self) -> Result<Vec<Merge>> {
+        let mut admin = AdminClient::new(self.server.connect().await?);
+        Ok(admin.merges(MergesRequest { limit: 0 }).await?.into_inner().merges)
+    }
+
+    /// What `eddy status` prints of it.
+    pub fn status_table(&self) -> Result<String> {
+        let output = Command::new(binary()).args(["status", "--endpoints", &self.server.url()]).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// The value of a metric, by its name with labels; zero when it is not there.
+    pub async fn metric(&self, name: &str) -> Result<u64> {
+        let metrics = self.server.get("/metrics").await?;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(value.map(str::trim).map(str::parse).transpose()?.unwrap_or(0))
+    }
+
+    /// How many lines of the log have all of these.
+    pub fn logged(&self, texts: &[&str]) -> usize {
+        self.server.log().lines().filter(|line| texts.iter().all(|text| line.contains(text))).count()
     }
 
     /// All keys with value and version: what replicas have in common.

@@ -4,9 +4,14 @@
 mod support;
 
 mod alarms;
+mod backlog;
+mod clocks;
 mod cluster;
+mod corrupt;
 mod disks;
+mod fake;
 mod faults;
+mod garbage;
 mod members;
 mod relay;
 mod security;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::cluster::{Cluster, PATIENCE, Setup};
+use crate::cluster::{Cluster, PATIENCE, Setup, eventually};
 
 fn write(dir: &Path, name: &str, text: &str) -> Result<String> {
     let path = dir.join(name);
@@ -25,21 +25,123 @@ fn write(dir: &Path, name: &str, text: &str) -> Result<String> {
 
 /// A CA with a certificate for loopback; paths of CA, certificate and key.
 fn certificates(dir: &Path) -> Result<[String; 3]> {
+    certificates_for(dir, "127.0.0.1")
+}
+
+/// A CA with a certificate for a host; paths of CA, certificate and key.
+fn certificates_for(dir: &Path, host: &str) -> Result<[String; 3]> {
+    std::fs::create_dir_all(dir)?;
+    let ca = authority()?;
+    certificate(dir, &ca, host)
+}
+
+fn authority() -> Result<CertifiedIssuer<'static, KeyPair>> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "peers");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
+    Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
+}
+
+/// A certificate of that CA for a host; paths of CA, certificate and key.
+fn certificate(dir: &Path, ca: &CertifiedIssuer<'static, KeyPair>, host: &str) -> Result<[String; 3]> {
+    let mut params = CertificateParams::new(vec![host.to_owned()])?;
     params.distinguished_name.push(DnType::CommonName, "peer");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate()?;
-    let cert = params.signed_by(&key, &ca)?;
+    let cert = params.signed_by(&key, ca)?;
     Ok([
         write(dir, "ca.pem", &ca.pem())?,
         write(dir, "peer.pem", &cert.pem())?,
         write(dir, "peer-key.pem", &key.serialize_pem())?,
     ])
+}
+
+/// A member of the cluster without a certificate that is good gets nothing, whoever of the two dials, and each reason is
+/// in the log once although it goes on trying.
+#[tokio::test]
+async fn a_member_without_a_valid_certificate_gets_nothing_and_the_log_says_why_once() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let place = |name: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(&path).map(|()| path)
+    };
+    let ca = authority()?;
+    let [trusted, cert, key] = certificate(&place("right")?, &ca, "127.0.0.1")?;
+    let [_, other_cert, other_key] = certificates(&place("other-ca")?)?;
+    let [_, name_cert, name_key] = certificate(&place("other-name")?, &ca, "peer.invalid")?;
+    let [_, ip_cert, ip_key] = certificate(&place("other-address")?, &ca, "192.0.2.1")?;
+    for (what, bad_cert, bad_key) in [
+        ("another CA", other_cert, other_key),
+        ("another name", name_cert, name_key),
+        ("another address", ip_cert, ip_key),
+    ] {
+        // Of three members some are dialled by the one with the bad certificate and some dial it.
+        let flags = |place: usize| {
+            let (cert, key) = if place == 0 { (&bad_cert, &bad_key) } else { (&cert, &key) };
+            vec![
+                format!("--peer-cert-file={cert}"),
+                format!("--peer-key-file={key}"),
+                format!("--peer-trusted-ca-file={trusted}"),
+                "--peer-client-cert-auth".to_owned(),
+                "--join-timeout=300ms".to_owned(),
+            ]
+        };
+        let cluster = Cluster::with(3, Setup { peer_tls: true, flags: Some(&flags), ..Setup::default() }).await?;
+        let (bad, good) = (&cluster.replicas[0], &cluster.replicas[1..]);
+        good[0].put("a", "1").await?;
+        bad.put("b", "2").await?;
+        good[1].shows("a", Some("1")).await?;
+        for replica in good {
+            let id = bad.status().await?.member_id;
+            eventually("it was refused again and again", || async {
+                let handshakes = replica.metric("eddy_tls_handshake_failures_total").await?;
+                let sent = replica.metric(&format!("etcd_network_peer_sent_failures_total{{To=\"{id:x}\"}}")).await?;
+                ensure!(handshakes >= 4 || sent >= 4, "{what}: {handshakes} and {sent} times");
+                Ok(())
+            })
+            .await?;
+            let rejected = replica.logged(&["rejected connection on peer endpoint"]);
+            let failed = replica.logged(&["no connection to the peer", &format!("{id:x}")]);
+            ensure!(rejected + failed > 0, "{what}: nothing says why: {}", replica.server.log());
+            // It is dialled and dials, and before it had opened nobody answered there.
+            ensure!(rejected <= 2 && failed <= 2, "{what}: {rejected} and {failed} lines: {}", replica.server.log());
+            ensure!(replica.get("b").await?.is_none(), "{what}");
+        }
+        ensure!(bad.get("a").await?.is_none(), "{what}");
+        ensure!(bad.status().await?.peers.iter().all(|peer| !peer.connected), "{what}");
+        good[1].put("c", "3").await?;
+        good[0].shows("c", Some("3")).await?;
+    }
+    Ok(())
+}
+
+/// Behind address translation the names in certificates are no use; then the operator says so.
+#[tokio::test]
+async fn the_host_in_a_client_certificate_is_not_looked_at_where_that_is_wanted() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let ca = authority()?;
+    let place = |name: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(&path).map(|()| path)
+    };
+    let [trusted, cert, key] = certificate(&place("right")?, &ca, "127.0.0.1")?;
+    let [_, far_cert, far_key] = certificate(&place("far")?, &ca, "192.0.2.1")?;
+    let flags = |_: usize| {
+        vec![
+            format!("--peer-cert-file={cert}"),
+            format!("--peer-key-file={key}"),
+            format!("--peer-client-cert-file={far_cert}"),
+            format!("--peer-client-key-file={far_key}"),
+            format!("--peer-trusted-ca-file={trusted}"),
+            "--peer-client-cert-auth".to_owned(),
+            "--peer-skip-client-san-verification".to_owned(),
+        ]
+    };
+    let cluster = Cluster::with(2, Setup { peer_tls: true, flags: Some(&flags), ..Setup::default() }).await?;
+    cluster.replicas[0].put("a", "1").await?;
+    cluster.replicas[1].shows("a", Some("1")).await?;
+    cluster.settled().await
 }
 
 /// A certificate of the right CA is not enough where names are given.

@@ -1,6 +1,7 @@
 //! What is written at one replica is read at the others.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use eddy_proto::admin::Merge;
 
 use crate::cluster::{Cluster, Setup};
 
@@ -26,6 +27,34 @@ async fn what_is_written_at_one_is_read_at_the_others() -> Result<()> {
         assert_eq!(names.len(), 3, "{names:?}");
     }
     cluster.settled().await
+}
+
+#[tokio::test]
+async fn what_a_merge_gave_up_is_told_with_its_revision() -> Result<()> {
+    let cluster = Cluster::with(2, Setup { relays: true, ..Setup::default() }).await?;
+    cluster.settled().await?;
+    for relay in &cluster.relays {
+        relay.cut();
+    }
+    cluster.replicas[0].put("contended", "first").await?;
+    let later = cluster.replicas[1].put("contended", "second").await?;
+    for relay in &cluster.relays {
+        relay.heal();
+    }
+    cluster.settled().await?;
+    // Where it was the other's that stayed, clients saw it come; where it was the own one, they saw nothing.
+    let (loser, winner) = (&cluster.replicas[0], &cluster.replicas[1]);
+    let told = |merges: &[Merge]| -> Option<(String, i64, usize)> {
+        let merge = merges.iter().find(|merge| merge.key == "contended".as_bytes())?;
+        Some((merge.rule.clone(), merge.revision, merge.given_up.len()))
+    };
+    let seen = loser.mod_revision_of("contended").await?.context("it is there")?;
+    assert_eq!(told(&loser.merges().await?), Some(("created-last".to_owned(), seen, 1)));
+    assert_eq!(told(&winner.merges().await?), Some(("created-last".to_owned(), 0, 1)));
+    assert_eq!(winner.mod_revision_of("contended").await?, Some(later));
+    let json = loser.server.get("/eddy/v1/merges").await?;
+    ensure!(json.contains(&format!("\"revision\":{seen}")) && json.contains("\"contended\""), "{json}");
+    Ok(())
 }
 
 #[tokio::test]

@@ -8,12 +8,49 @@ use crate::replica::Replica;
 use crate::sync::error::SyncError;
 use crate::sync::exchange::Tuning;
 use crate::sync::message::{Acks, Message};
-use crate::sync::report::Stage;
+use crate::sync::report::{SessionTally, Stage};
 use crate::sync::session::{Peer, Session, SessionEvent, Turn};
 use crate::vector::VersionVector;
 
 /// How often a peer may ask for everything again without acknowledging anything in between.
 const AGAIN_MAX: u32 = 64;
+
+/// The least that may be on its way without an acknowledgement, bytes before deltas. What was sent into nothing cannot be
+/// left out any more when it is written over, so a link that dies silently must not swallow much.
+const WINDOW_MIN: usize = 128 << 10;
+
+/// How much may be on its way: twice as much whenever that was too little and the peer acknowledges, less again when
+/// it was more than enough. Most likely a link that has just died had little on its way.
+#[derive(Debug)]
+struct Window {
+    bytes: usize,
+    /// Whether it was full since everything was acknowledged last, or since it grew.
+    was_full: bool,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { bytes: WINDOW_MIN, was_full: false }
+    }
+}
+
+impl Window {
+    /// So many bytes are on their way; whether more may be.
+    fn is_open(&mut self, in_flight_bytes: usize, max_bytes: usize) -> bool {
+        let full = in_flight_bytes >= self.bytes.min(max_bytes);
+        self.was_full |= full && self.bytes < max_bytes;
+        !full
+    }
+
+    /// Something was acknowledged; `emptied` tells whether everything was.
+    fn acknowledged(&mut self, emptied: bool) {
+        if std::mem::take(&mut self.was_full) {
+            self.bytes = self.bytes.saturating_mul(2);
+        } else if emptied {
+            self.bytes = (self.bytes / 2).max(WINDOW_MIN);
+        }
+    }
+}
 
 /// Entries that were sent and not acknowledged.
 #[derive(Debug)]
@@ -32,6 +69,10 @@ pub(super) struct Outgoing {
     sent: VersionVector,
     in_flight: VecDeque<Flight>,
     in_flight_bytes: usize,
+    window: Window,
+    /// Up to which of the replica's own entries the mark that they were offered is on disk, where that may be less than
+    /// what the replica says.
+    offered: Option<u64>,
     /// When something was sent into nothing, or acknowledged, last; milliseconds of the monotonic clock.
     progress_ms: u64,
     epoch: u32,
@@ -89,6 +130,7 @@ impl Outgoing {
         if self.theirs.covers(vector) {
             return;
         }
+        let flights = self.in_flight.len();
         self.theirs.merge(vector);
         self.sent.merge(vector);
         (self.progress_ms, self.agains) = (now.mono_ms, 0);
@@ -98,6 +140,9 @@ impl Outgoing {
             }
             self.in_flight_bytes -= first.bytes;
             self.in_flight.pop_front();
+        }
+        if self.in_flight.len() < flights {
+            self.window.acknowledged(self.in_flight.is_empty());
         }
     }
 
@@ -188,6 +233,25 @@ impl Outgoing {
 }
 
 impl Session {
+    /// Whether the peer would be sent more entries if there were any. While no session's peer would, there is no reason
+    /// to mark entries as offered ([`crate::replica::Input::Offer`]), and one not to: what was not offered and is
+    /// written over need never be sent.
+    pub fn takes_entries(&self) -> bool {
+        let (out, max_bytes) = (&self.outgoing, self.exchange.tuning().in_flight_bytes);
+        self.stage == Stage::Open && out.in_flight_bytes < out.window.bytes.min(max_bytes)
+    }
+
+    /// Up to which of the replica's own entries the mark that they were offered is on disk: those behind it are not
+    /// sent. Where the mark is always made before the entry is durable this need not be told.
+    pub fn set_offered(&mut self, seq: u64) {
+        self.outgoing.offered = Some(seq);
+    }
+
+    /// How much went over the session.
+    pub fn tally(&self) -> SessionTally {
+        self.tally
+    }
+
     pub(super) fn send_entries(
         &mut self,
         peer: &Peer,
@@ -206,11 +270,14 @@ impl Session {
             out.progress_ms = now.mono_ms;
             out.rewind(VersionVector::default());
         }
-        let bound = out.bound(own.origin(), replica.offered(), durable, tuning.forward_delay_ms, now);
+        let offered = out.offered.map_or(replica.offered(), |offered| offered.min(replica.offered()));
+        let bound = out.bound(own.origin(), offered, durable, tuning.forward_delay_ms, now);
         out.entries_wait = !bound.covers(durable) && !out.sent.covers(durable);
         let mut budget = max_bytes;
-        while budget > 0 && out.in_flight_bytes < tuning.in_flight_bytes && !out.sent.covers(&bound) {
-            let entries = match replica.entries_for(&out.sent, &bound, tuning.batch_bytes.min(budget)) {
+        while budget > 0 && !out.sent.covers(&bound) && out.window.is_open(out.in_flight_bytes, tuning.in_flight_bytes)
+        {
+            let room = out.window.bytes.min(tuning.in_flight_bytes).saturating_sub(out.in_flight_bytes);
+            let entries = match replica.entries_for(&out.sent, &bound, tuning.batch_bytes.min(budget).min(room)) {
                 Ok(entries) => entries,
                 Err(_below_floor) => {
                     turn.messages.push(Message::TooFarBehind { begins: replica.log_base().clone() });
