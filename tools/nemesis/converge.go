@@ -85,61 +85,82 @@ func (c Content) difference(other Content) []string {
 	return limit(lines, 8)
 }
 
+// reading is what one replica shows, and what etcdctl and the list of leases say of it.
+type reading struct {
+	all, ctl Content
+	leases   string
+	failed   []string // why something of it could not be read
+}
+
+func (l *Lab) read(r *Replica) reading {
+	var is reading
+	etcd, err := l.connect(r)
+	if err != nil {
+		return reading{failed: []string{err.Error()}}
+	}
+	defer etcd.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	answer, err := etcd.Get(ctx, "", clientv3.WithPrefix())
+	if err != nil {
+		return reading{failed: []string{err.Error()}}
+	}
+	is.all = content(answer.Kvs)
+	if l.etcdctl != "" {
+		var told struct {
+			Kvs []*mvccpb.KeyValue `json:"kvs"`
+		}
+		out, err := l.ctl(r, "get", "", "--prefix")
+		if err == nil {
+			err = json.Unmarshal(out, &told)
+		}
+		if err != nil {
+			is.failed = append(is.failed, err.Error())
+		}
+		is.ctl = content(told.Kvs)
+	}
+	list, err := etcd.Leases(ctx)
+	if err != nil {
+		is.failed = append(is.failed, err.Error())
+		return is
+	}
+	var ids []string
+	for _, lease := range list.Leases {
+		ids = append(ids, fmt.Sprintf("%x", lease.ID))
+	}
+	sort.Strings(ids)
+	is.leases = strings.Join(ids, " ")
+	return is
+}
+
 // compare reads everything everywhere, with the Go client and with etcdctl.
 func (l *Lab) compare(ops []Op) {
-	var first Content
-	var leases string
-	for place, r := range l.present() {
-		etcd, err := l.connect(r)
-		if err != nil {
-			l.report.check(false, r.name+": can be read", err.Error())
-			return
+	members := l.present()
+	readings := make([]reading, len(members))
+	// Leases of clients that were killed run out when they will: what was read while one did is read again.
+	for range 10 {
+		for place, r := range members {
+			readings[place] = l.read(r)
 		}
-		defer etcd.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		answer, err := etcd.Get(ctx, "", clientv3.WithPrefix())
-		if err != nil {
-			l.report.check(false, r.name+": can be read", err.Error())
-			return
+		again := l.read(members[0])
+		if len(readings[0].all.difference(again.all)) == 0 && readings[0].leases == again.leases {
+			break
 		}
-		all := content(answer.Kvs)
-		if place == 0 {
-			first = all
-		}
-		difference := first.difference(all)
-		l.report.check(len(difference) == 0 && len(all) > 0, r.name+": holds every key as all others, by the Go client", fmt.Sprintf("%d keys", len(all)), difference...)
-		if l.etcdctl != "" {
-			var told struct {
-				Kvs []*mvccpb.KeyValue `json:"kvs"`
-			}
-			out, err := l.ctl(r, "get", "", "--prefix")
-			if err == nil {
-				err = json.Unmarshal(out, &told)
-			}
-			if err != nil {
-				difference = []string{err.Error()}
-			} else {
-				difference = first.difference(content(told.Kvs))
-			}
-			l.report.check(len(difference) == 0, r.name+": the same by etcdctl", fmt.Sprintf("%d keys", len(told.Kvs)), difference...)
-		}
-		list, err := etcd.Leases(ctx)
-		text := fmt.Sprint(err)
-		if err == nil {
-			ids := []string{}
-			for _, lease := range list.Leases {
-				ids = append(ids, fmt.Sprintf("%x", lease.ID))
-			}
-			sort.Strings(ids)
-			text = strings.Join(ids, " ")
-		}
-		if place == 0 {
-			leases = text
-		}
-		l.report.check(err == nil && text == leases, r.name+": has the same leases", fmt.Sprintf("%d", len(strings.Fields(text))), text, leases)
+		l.wait(time.Second)
 	}
-	l.kept(ops, first)
+	first := readings[0]
+	for place, r := range members {
+		is := readings[place]
+		l.report.check(len(is.failed) == 0, r.name+": can be read", "", is.failed...)
+		difference := first.all.difference(is.all)
+		l.report.check(len(difference) == 0 && len(is.all) > 0, r.name+": holds every key as all others, by the Go client", fmt.Sprintf("%d keys", len(is.all)), difference...)
+		if l.etcdctl != "" {
+			difference = first.all.difference(is.ctl)
+			l.report.check(len(difference) == 0, r.name+": the same by etcdctl", fmt.Sprintf("%d keys", len(is.ctl)), difference...)
+		}
+		l.report.check(is.leases == first.leases, r.name+": has the same leases", fmt.Sprintf("%d", len(strings.Fields(is.leases))), is.leases, first.leases)
+	}
+	l.kept(ops, first.all)
 }
 
 // lasting says whether the key of an operation was never on a disk that was lost since.
