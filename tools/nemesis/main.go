@@ -90,6 +90,12 @@ func choose(only string, wipes bool) ([]Trouble, error) {
 		}
 	}
 	for _, t := range troubles {
+		if t.name == "clock" && libfaketime() == "" {
+			if wanted[t.name] {
+				return nil, fmt.Errorf("clock needs libfaketime (Debian's package faketime)")
+			}
+			continue
+		}
 		if wanted[t.name] || all && !losesDisks[t.name] || losesDisks[t.name] && wipes {
 			choice = append(choice, t)
 		}

@@ -26,7 +26,7 @@ var losesDisks = map[string]bool{"wipe": true, "restore": true}
 var troubles = []Trouble{
 	{"alone", alone}, {"halves", halves}, {"ring", ring}, {"oneway", oneWay}, {"apart", apart},
 	{"kill", killOne}, {"killall", killAll}, {"pause", pause}, {"killcut", killWhileCut}, {"killsync", killDuringSync},
-	{"mixed", mixed}, {"member", member}, {"twice", twice}, {"mutual", mutual}, {"deposed", deposed}, {"hotkey", hotKey},
+	{"mixed", mixed}, {"member", member}, {"twice", twice}, {"mutual", mutual}, {"deposed", deposed}, {"hotkey", hotKey}, {"clock", clock},
 	{"wipe", wipeOne}, {"restore", restoreOne},
 }
 

@@ -28,6 +28,7 @@ type Replica struct {
 	binary string
 	list   string // of the initial cluster
 	state  string // of the initial cluster
+	env    []string
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -71,7 +72,11 @@ func (r *Replica) start(network Network) error {
 		return err
 	}
 	defer log.Close()
-	args := append(append([]string{}, r.Prefix...), r.binary,
+	args := append([]string{}, r.Prefix...)
+	if len(r.env) > 0 {
+		args = append(append(args, "env"), r.env...)
+	}
+	args = append(args, r.binary,
 		"--name="+r.name, "--data-dir="+r.dir,
 		"--listen-client-urls="+r.ClientURL, "--advertise-client-urls="+r.ClientURL,
 		"--listen-peer-urls="+r.ListenPeer, "--initial-advertise-peer-urls="+r.PeerURL,
