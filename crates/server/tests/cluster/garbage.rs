@@ -4,9 +4,13 @@
 use anyhow::{Result, ensure};
 use bytes::Bytes;
 use eddy_crdt::entry::Chain;
-use eddy_crdt::id::{ClusterId, ReplicaId};
+use eddy_crdt::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
+use eddy_crdt::key::Keyspace;
 use eddy_crdt::sync::entry_wire;
-use eddy_crdt::sync::message::{Message, Reason};
+use eddy_crdt::sync::message::{Acks, Message, Piece, Reason};
+use eddy_crdt::vector::VersionVector;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 use crate::cluster::{Cluster, eventually};
 use crate::fake::Fake;
@@ -107,7 +111,7 @@ async fn entries_that_come_twice_or_out_of_order_are_applied_once() -> Result<()
 }
 
 #[tokio::test]
-async fn an_entry_below_the_floor_ends_refused_and_an_alarm_names_who_sent_it() -> Result<()> {
+async fn an_entry_below_the_floor_is_refused_and_an_alarm_names_who_sent_it() -> Result<()> {
     let cluster = Cluster::start(3).await?;
     cluster.replicas[1].put("a", "1").await?;
     cluster.settled().await?;
@@ -149,7 +153,7 @@ async fn an_entry_below_the_floor_ends_refused_and_an_alarm_names_who_sent_it() 
 }
 
 #[tokio::test]
-async fn a_forged_entry_ends_refused() -> Result<()> {
+async fn a_forged_entry_is_refused() -> Result<()> {
     let cluster = Cluster::start(3).await?;
     let target = &cluster.replicas[0];
     let mut fake = Fake::join(target).await?;
@@ -222,4 +226,76 @@ async fn whoever_is_of_another_cluster_or_no_member_gets_nothing_but_the_reason(
         ensure!(told == 1, "{told} lines with {reason:?}: {}", target.server.log());
     }
     goes_on(&cluster, &fake).await
+}
+
+/// Messages of every kind that a peer may send and that tell nothing true: about origins, epochs, hashes and places that
+/// are none. (A peer that lies about what members have is beyond this: it is as trusted as the disk.)
+#[tokio::test]
+async fn nonsense_in_messages_of_every_kind_breaks_nothing() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let target = &cluster.replicas[0];
+    for n in 0..50 {
+        cluster.replicas[n % 3].put(&format!("key-{n}"), "x").await?;
+    }
+    let fake = Fake::join(target).await?;
+    let mut random = SmallRng::seed_from_u64(1);
+    let mut ends = 0;
+    for _ in 0..150 {
+        let line = fake.call(target, |_| ()).await?;
+        for _ in 0..random.random_range(1..12) {
+            // The other side may have closed the stream already.
+            if line.send(&nonsense(&mut random, &fake)).await.is_err() {
+                break;
+            }
+        }
+        let shortened = nonsense(&mut random, &fake).encode();
+        let len = random.random_range(0..shortened.len());
+        let _closed_already = line.send_bytes(shortened.slice(..len)).await;
+        // What is cut off is no message: it ends every session that nothing ended before.
+        ends += usize::from(line.ends_refused().await.is_ok());
+    }
+    ensure!(ends > 0, "none was told why");
+    for (n, replica) in cluster.replicas.iter().enumerate() {
+        replica.put(&format!("after-{n}"), "y").await?;
+        replica.shows("key-49", Some("x")).await?;
+    }
+    ensure!(target.logged(&["closed the connection to the peer"]) < 10, "no storm: {}", target.server.log_tail());
+    for replica in &cluster.replicas {
+        ensure!(replica.logged(&["panicked"]) == 0, "{}", replica.server.log_tail());
+    }
+    goes_on(&cluster, &fake).await
+}
+
+fn nonsense(random: &mut SmallRng, fake: &Fake) -> Message {
+    let mut number = || random.random_range(0..u64::MAX) >> random.random_range(0..64);
+    let origin = Origin { replica: ReplicaId::new(number() | 1), birth: Birth::new(number()) };
+    let vector: VersionVector = (0..3)
+        .map(|_| Dot { origin: Origin { replica: ReplicaId::new(number() | 1), ..origin }, seq: number() | 1 })
+        .collect();
+    let place = (Keyspace::Client, Bytes::from(number().to_le_bytes().to_vec()));
+    let (small, at, hash) = (number() as u32, number(), u128::from(number()));
+    match number() % 10 {
+        0 => Message::Acks(Acks {
+            epoch: small,
+            number: small,
+            acks: vec![],
+            links: Some(vec![fake.member, origin.replica]),
+        }),
+        1 => Message::Again { epoch: small, have: vector, whole: small % 2 == 0 },
+        2 => Message::ChainsWanted { origin, seqs: (0..100).map(|_| number()).collect() },
+        3 => Message::Chains(vec![(Dot { origin, seq: at }, Chain::default())]),
+        4 => Message::Hash { at, hash: Some(hash) },
+        5 => {
+            let pieces = vec![Piece { end: Some(place.clone()), hash }, Piece { end: None, hash: 1 }];
+            Message::Narrow { at, from: Some(place), pieces, single: small % 2 == 0 }
+        }
+        6 => Message::Ping { number: small, wall_ms: at },
+        7 => Message::Pong { number: small, wall_ms: at },
+        8 => Message::Entries {
+            epoch: small,
+            number: small,
+            entries: vec![Bytes::from(number().to_le_bytes().to_vec())],
+        },
+        _ => Message::SnapshotWanted { after: Some(place) },
+    }
 }
