@@ -111,8 +111,7 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     assert_ne!(after.birth, before.birth);
     assert!(after.revision >> 40 > before.revision >> 40, "it leapt");
     restored.logs(said).await?;
-    let log = restored.server.log();
-    let dropped = log.lines().find(|line| line.contains("a write from before the loss gave something up"));
-    ensure!(dropped.is_some_and(|line| line.contains("contended")), "what was dropped is reported: {log}");
+    let reported = restored.logged(&["a write from before the loss gave something up", "contended"]);
+    ensure!(reported == 1, "what was dropped is reported: {}", restored.server.log());
     Ok(())
 }

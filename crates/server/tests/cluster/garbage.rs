@@ -278,8 +278,8 @@ fn nonsense(random: &mut SmallRng, fake: &Fake) -> Message {
         0 => Message::Acks(Acks {
             epoch: small,
             number: small,
-            acks: vec![],
             links: Some(vec![fake.member, origin.replica]),
+            ..Acks::default()
         }),
         1 => Message::Again { epoch: small, have: vector, whole: small % 2 == 0 },
         2 => Message::ChainsWanted { origin, seqs: (0..100).map(|_| number()).collect() },
