@@ -164,7 +164,7 @@ fn an_older_copy_that_is_written_to_alone_merges() {
 #[test]
 fn an_older_copy_whose_middles_were_left_out_starts_again() {
     story([
-        vec![(500, Act::Cut(Cut::Alone(1))), (4_000, Act::Burst(1, 45))],
+        vec![(500, Act::Cut(Cut::Alone(1))), (0, Act::Reset(0, 1)), (0, Act::Reset(1, 2)), (1_500, Act::Burst(1, 45))],
         vec![(500, Act::Backup(1)), (50, Act::Restore(1, 1, true)), (500, Act::Crash(1, 50))],
         vec![(3_000, Act::Mend)],
         everyone_writes(3),
