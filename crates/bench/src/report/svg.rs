@@ -168,7 +168,7 @@ where
             .y_desc(&frame.y)
             .x_labels(12)
             .x_label_formatter(&place)
-            .y_label_formatter(&|v| number(*v))
+            .y_label_formatter(&|v| if frame.log { String::new() } else { number(*v) })
             .label_style(("sans-serif", 14))
             .axis_desc_style(("sans-serif", 15))
             .draw()
