@@ -59,12 +59,19 @@ impl World {
         self.ledger.durable(&up.replica, &state)?;
         place.expected = Some(state);
         place.instead = None;
-        self.handle(host, vec![])?;
+        self.acknowledge_own(host)?;
         for other in 0..self.hosts.len() {
             let later = self.ms + self.rng.random_range(1..200);
             self.at(later, Event::Dial(host.min(other), host.max(other)));
         }
         Ok(())
+    }
+
+    /// What it has on disk, as the process tells its replica for as long as anything is unsettled: the crash may have come
+    /// before the last of that was kept.
+    fn acknowledge_own(&mut self, host: usize) -> Outcome {
+        let own = self.hosts[host].up().map(|up| up.durable.vector.clone()).unwrap_or_default();
+        self.handle(host, vec![Input::Acks { own, acks: vec![] }]).map(drop)
     }
 
     fn stop(&mut self, host: usize) {
@@ -198,7 +205,7 @@ impl World {
         place.expected = Some(found);
         place.instead = None;
         self.say(|| format!("host {host} starts"));
-        self.handle(host, vec![])?;
+        self.acknowledge_own(host)?;
         if self.hosts[host].copied {
             let birth = self.hosts[host].fresh_identity().birth;
             self.handle(host, vec![Input::Doubt(birth)])?;
