@@ -147,3 +147,22 @@ pub fn converged(replicas: &[&Replica]) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// The keys whose windows have several heads somewhere, with how many versions each has.
+pub fn branched(replica: &Replica) -> Vec<(eddy_crdt::key::Keyspace, eddy_crdt::key::Key, usize)> {
+    let windows = replica.windows().iter().filter(|(_, _, open)| !open.window.is_chain());
+    windows.map(|(keyspace, key, open)| (keyspace, key.clone(), open.window.versions().len())).collect()
+}
+
+/// What became of those.
+pub fn settled(
+    replica: &Replica,
+    before: &[(eddy_crdt::key::Keyspace, eddy_crdt::key::Key, usize)],
+) -> Vec<&'static str> {
+    let what = |(keyspace, key, len): &(_, eddy_crdt::key::Key, usize)| match replica.windows().get(*keyspace, key) {
+        None => Some("multi-head settles"),
+        Some(open) if open.window.versions().len() < *len => Some("multi-head settles with versions on top"),
+        Some(_) => None,
+    };
+    before.iter().filter_map(what).collect()
+}

@@ -7,6 +7,7 @@
 mod checks;
 mod clients;
 mod disk;
+mod faults;
 mod host;
 mod links;
 mod lives;

@@ -178,10 +178,10 @@ impl World {
                 input => input,
             };
             let before = up.replica.vector().clone();
-            let branched = branched(&up.replica);
+            let branched = checks::branched(&up.replica);
             let of_others = matches!(input, Input::Entries { .. });
             let effects = up.replica.handle(now, input);
-            let branched = settled(&up.replica, &branched);
+            let branched = checks::settled(&up.replica, &branched);
             let after = up.replica.vector().clone();
             let own = up.replica.identity().origin();
             for seq in before.get(own) + 1..=after.get(own) {
@@ -479,23 +479,4 @@ impl World {
         }
         checks::converged(&replicas)
     }
-}
-
-/// The keys whose windows have several heads somewhere, with how many versions each has.
-fn branched(replica: &eddy_crdt::replica::Replica) -> Vec<(eddy_crdt::key::Keyspace, eddy_crdt::key::Key, usize)> {
-    let windows = replica.windows().iter().filter(|(_, _, open)| !open.window.is_chain());
-    windows.map(|(keyspace, key, open)| (keyspace, key.clone(), open.window.versions().len())).collect()
-}
-
-/// What became of those.
-fn settled(
-    replica: &eddy_crdt::replica::Replica,
-    before: &[(eddy_crdt::key::Keyspace, eddy_crdt::key::Key, usize)],
-) -> Vec<&'static str> {
-    let what = |(keyspace, key, len): &(_, eddy_crdt::key::Key, usize)| match replica.windows().get(*keyspace, key) {
-        None => Some("multi-head settles"),
-        Some(open) if open.window.versions().len() < *len => Some("multi-head settles with versions on top"),
-        Some(_) => None,
-    };
-    before.iter().filter_map(what).collect()
 }
