@@ -65,6 +65,8 @@ pub struct Fetching {
     pub exchange: Arc<Exchange>,
     pub nothing: VersionVector,
     pub installer: Installer,
+    /// The connection over which it reads. What still arrives over an older one is not for this installer.
+    pub over: Option<usize>,
     /// What it had before.
     pub old: Option<Replica>,
     pub since_ms: u64,

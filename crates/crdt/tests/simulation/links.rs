@@ -2,6 +2,7 @@
 
 use eddy_crdt::notice::Notice;
 use eddy_crdt::replica::Input;
+use eddy_crdt::snapshot::Installer;
 use eddy_crdt::sync::{Message, Reason, Session, SessionEvent, SyncError, Turn};
 use rand::Rng;
 use std::collections::VecDeque;
@@ -226,7 +227,12 @@ impl World {
 
     fn follow(&mut self, at: usize, side: usize, host: usize, event: SessionEvent) -> Outcome {
         match event {
-            SessionEvent::Met { .. } if self.hosts[host].up().is_none() => self.ask_chunk(at, side, None),
+            SessionEvent::Met { .. } if self.hosts[host].up().is_none() => {
+                if let Life::Fetching(fetch) = &mut self.hosts[host].life {
+                    (fetch.installer, fetch.over) = (Installer::new(), Some(at));
+                }
+                self.ask_chunk(at, side, None);
+            }
             SessionEvent::SnapshotChunk(chunk) => self.take_chunk(at, side, host, &chunk)?,
             SessionEvent::SnapshotWanted { after } => {
                 if let Some(up) = self.hosts[host].up() {

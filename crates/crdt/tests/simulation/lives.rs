@@ -200,6 +200,7 @@ impl World {
             exchange: Exchange::new(place.tuning),
             nothing: VersionVector::default(),
             installer: Installer::new(),
+            over: None,
             old,
             since_ms: self.ms,
         }));
@@ -231,8 +232,6 @@ impl World {
             }
             if !givers.is_empty() {
                 let giver = givers[self.rng.random_range(0..givers.len())];
-                let Life::Fetching(fetch) = &mut self.hosts[host].life else { return Ok(()) };
-                fetch.installer = Installer::new();
                 self.connect(host, giver)?;
             }
         }
@@ -244,6 +243,9 @@ impl World {
     pub fn take_chunk(&mut self, at: usize, side: usize, host: usize, chunk: &Bytes) -> Outcome {
         let now = self.hosts[host].now(self.ms);
         let Life::Fetching(fetch) = &mut self.hosts[host].life else { return Ok(()) };
+        if fetch.over != Some(at) {
+            return Ok(());
+        }
         let chunk = SnapshotChunk::decode(chunk).map_err(|e| e.to_string())?;
         match fetch.installer.chunk(chunk) {
             Ok(Some(after)) => {
