@@ -228,10 +228,12 @@ impl World {
     fn follow(&mut self, at: usize, side: usize, host: usize, event: SessionEvent) -> Outcome {
         match event {
             SessionEvent::Met { .. } if self.hosts[host].up().is_none() => {
-                if let Life::Fetching(fetch) = &mut self.hosts[host].life {
+                if !self.is_reading(host)
+                    && let Life::Fetching(fetch) = &mut self.hosts[host].life
+                {
                     (fetch.installer, fetch.over) = (Installer::new(), Some(at));
+                    self.ask_chunk(at, side, None);
                 }
-                self.ask_chunk(at, side, None);
             }
             SessionEvent::SnapshotChunk(chunk) => self.take_chunk(at, side, host, &chunk)?,
             SessionEvent::SnapshotWanted { after } => {

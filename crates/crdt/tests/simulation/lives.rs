@@ -208,13 +208,17 @@ impl World {
         self.at(self.ms, Event::Fetch(host, boot));
     }
 
+    /// Whether the connection over which a host reads a snapshot stands.
+    pub fn is_reading(&self, host: usize) -> bool {
+        let Life::Fetching(fetch) = &self.hosts[host].life else { return false };
+        let connection = fetch.over.and_then(|at| self.connections.get(&at));
+        connection.is_some_and(|connection| connection.ends.iter().all(|end| end.session.is_some()))
+    }
+
     /// Looks for someone who gives a snapshot, unless one is being read.
     pub fn fetch(&mut self, host: usize) -> Outcome {
         let boot = self.hosts[host].boot;
-        let reads = self
-            .connections
-            .values()
-            .any(|c| c.ends.iter().all(|end| end.session.is_some()) && c.ends.iter().any(|end| end.host == host));
+        let reads = self.is_reading(host);
         let Life::Fetching(fetch) = &self.hosts[host].life else { return Ok(()) };
         let (is_new, since_ms) = (fetch.old.is_none(), fetch.since_ms);
         if !reads {
