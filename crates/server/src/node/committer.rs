@@ -30,9 +30,20 @@ const SWEEP_SLICE: usize = 512;
 /// After so many records the replica is asked for records that died without a compaction (ended leases, alarms).
 const RECORDS_PER_SWEEP: usize = 4096;
 
+/// How long acknowledgements of members wait for something else to be done with, milliseconds. Nobody waits for them, and
+/// a flush for each would cost more than the entry that it is for: a member hears of every entry from all others.
+const ACKS_WAIT_MS: u64 = 250;
+
+/// But no more of them than this.
+const ACKS_WAITING_MAX: usize = 256;
+
 /// See the module.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
+    /// Acknowledgements that wait.
+    acks: Vec<Input>,
+    /// Since when the first of them does, milliseconds of the monotonic clock.
+    acks_since_ms: u64,
     /// Groups handed on so far; the number of the last one.
     handed_on: u64,
     /// Sweeping must wait until this group is durable: it holds the compaction.
@@ -89,6 +100,8 @@ impl Committer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
+            acks: Vec::new(),
+            acks_since_ms: 0,
             handed_on: 0,
             sweep_after: 0,
             // What died before the last stop may still be on disk.
@@ -104,6 +117,7 @@ impl Committer {
         let mut group = Vec::new();
         let mut deadline = self.shared.replica.read().next_tick_ms();
         loop {
+            deadline = deadline.into_iter().chain(self.acks_due_ms()).min();
             let wait = match deadline {
                 _ if self.may_sweep() => Wait::No,
                 Some(deadline_ms) if self.shared.is_writable() && !self.shared.is_paused() => {
@@ -115,6 +129,7 @@ impl Committer {
                 break;
             }
             if !self.shared.is_writable() {
+                self.acks.clear();
                 for job in group.drain(..) {
                     job.refuse(self.shared.write_error());
                 }
@@ -164,11 +179,20 @@ impl Committer {
         let shared = Arc::clone(&self.shared);
         let mut replica = shared.replica.write();
         let now = shared.now();
+        let mut acks_only = true;
         for (place, job) in group.drain(..).enumerate() {
             if place % COMMANDS_PER_LOCK == COMMANDS_PER_LOCK - 1 {
                 RwLockWriteGuard::bump(&mut replica);
             }
             match job {
+                Job::Peer { input: input @ Input::Acks { .. }, applied: told } => {
+                    if self.acks.is_empty() {
+                        self.acks_since_ms = now.mono_ms;
+                    }
+                    self.acks.push(input);
+                    applied.applied.push((told, false));
+                    continue;
+                }
                 Job::Client { command, physical, reply } => {
                     self.apply(&mut replica, command, physical, reply, &mut applied);
                 }
@@ -182,6 +206,13 @@ impl Committer {
                     let refused = applied.notices[notices..].iter().any(Notice::is_refusal);
                     applied.applied.push((told, refused));
                 }
+            }
+            acks_only = false;
+        }
+        let acks_due = self.acks_due_ms().is_some_and(|due_ms| due_ms <= now.mono_ms);
+        if !acks_only || acks_due || self.acks.len() >= ACKS_WAITING_MAX {
+            for input in self.acks.drain(..) {
+                applied.take(replica.handle(now, input));
             }
         }
         if replica.next_tick_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
@@ -245,6 +276,11 @@ impl Committer {
         };
         shared.pipe.flush(flush);
         deadline
+    }
+
+    /// When the acknowledgements that wait have waited long enough.
+    fn acks_due_ms(&self) -> Option<u64> {
+        (!self.acks.is_empty()).then(|| self.acks_since_ms.saturating_add(ACKS_WAIT_MS))
     }
 
     fn apply(

@@ -155,7 +155,8 @@ impl Handle {
     }
 
     /// Has a session's input applied, in one group with whatever else waits. Returns when it is applied, which is
-    /// before it is durable. True when the replica refused something of it.
+    /// before it is durable (acknowledgements: when they are noted, a little before that). True when the replica refused
+    /// something of it.
     ///
     /// # Errors
     /// When the queue is full, the disk is, or writes have stopped: nothing was applied.
