@@ -23,10 +23,17 @@ impl Replica {
         let own = own.meet(&self.vector);
         let mut news = self.acks.note(self.identity.origin(), own, &self.vector);
         for (member, vector) in acks {
+            if member.replica == self.identity.replica {
+                // Others count on what it had before it lost its disk. They wait for its word that it is another now.
+                if !self.joining {
+                    self.announce(now, member.replica, self.identity.birth, effects);
+                }
+                continue;
+            }
             // A member that is not known yet has acknowledged its own addition, which will come: its word must wait, not get
             // lost. Whoever has acknowledged nothing new and is not known is nobody.
             let is_nobody = self.members.get(member.replica).is_none() && self.vector.covers(&vector);
-            if member.replica != self.identity.replica && !is_nobody {
+            if !is_nobody {
                 news |= self.acks.note(member, vector, &self.vector);
             }
         }

@@ -50,6 +50,9 @@ pub struct Installed {
     pub head: Bytes,
     /// What of its old writes, which it made before its disk was lost, the merge gave up.
     pub given_up: Vec<MergeReport>,
+    /// Entries of removed members that it had and cannot take along: the others went on without them, and those who wrote
+    /// them are not listened to any more.
+    pub forsaken: Vec<Arc<Entry>>,
 }
 
 /// Takes chunks one by one, in order.
@@ -136,8 +139,9 @@ impl Installer {
             replica.apply_unsettled(now, entry, &settled, &mut effects);
         }
         replica.floor = self.floor.meet(&replica.vector);
+        let mut forsaken = vec![];
         if let Some(old) = old {
-            replica.keep_others(now, old, &mut effects);
+            forsaken = replica.keep_others(now, old, &mut effects);
             replica.revision = replica.revision.max(old.revision);
         }
         let member = replica.members.get(identity.replica).filter(|member| !member.removed);
@@ -157,21 +161,29 @@ impl Installer {
         let settled = replica.floor.clone();
         replica.settle_all(&settled);
         let head = replica.head().encode();
-        Ok(Installed { records: effects.records.into_vec(), head, given_up, replica })
+        Ok(Installed { records: effects.records.into_vec(), head, given_up, forsaken, replica })
     }
 }
 
 impl Replica {
     /// Takes over entries of others, and those under older births of its own, that the giver does not have: perhaps nobody
-    /// else does.
-    fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) {
+    /// else does. Tells which of removed members do not fit.
+    fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) -> Vec<Arc<Entry>> {
         let (replica, origin) = (self.identity.replica, old.identity.origin());
+        let mut forsaken = vec![];
         for logged in old.log.iter().filter(|logged| logged.entry.head.dot.origin != origin) {
-            // What hangs on an entry that is given up cannot be taken; who made it has it, or makes it again.
-            if !self.vector.contains(logged.entry.head.dot) && self.admit(replica, &logged.entry).is_ok() {
-                self.apply(now, Entry::clone(&logged.entry), effects);
+            let dot = logged.entry.head.dot;
+            if self.vector.contains(dot) {
+                continue;
             }
+            if self.admit(replica, &logged.entry).is_ok() {
+                self.apply(now, Entry::clone(&logged.entry), effects);
+            } else if self.members.get(dot.origin.replica).is_none_or(|member| member.removed) {
+                forsaken.push(Arc::clone(&logged.entry));
+            }
+            // Else who made it is a member, has it, and makes it again.
         }
+        forsaken
     }
 
     /// Writes settled keys down, some of them per record.

@@ -106,6 +106,8 @@ pub struct Host {
     pub copied: bool,
     /// Whether it has lost its disk and not begun anew since.
     pub lost: bool,
+    /// What it told its operator that it had to give up.
+    pub forsaken: BTreeSet<Bytes>,
 }
 
 pub fn id_of(place: usize) -> ReplicaId {
@@ -132,6 +134,7 @@ impl Host {
             flush_ms: 3,
             copied: false,
             lost: false,
+            forsaken: BTreeSet::new(),
         }
     }
 

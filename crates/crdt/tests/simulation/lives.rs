@@ -273,6 +273,13 @@ impl World {
                     self.coverage.count("rebased writes that gave something up");
                     self.say(|| format!("given up: {report:?}"));
                 }
+                if !installed.forsaken.is_empty() {
+                    self.coverage.count("writes of removed members given up");
+                }
+                for entry in &installed.forsaken {
+                    ensure!(self.removals, "{:?} is given up, and nobody was removed", entry.head.dot);
+                    self.hosts[host].forsaken.extend(entry.changes.iter().map(|change| change.key.clone()));
+                }
                 self.stop(host);
                 self.hosts[host].lost = false;
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };

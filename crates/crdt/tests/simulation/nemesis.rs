@@ -38,16 +38,15 @@ pub enum Act {
     Slow(usize, u64),
     /// Its wall clock is off by so many milliseconds from now on.
     Skew(usize, i64),
-    /// It stops, its disk is empty, and it is back after so many milliseconds.
+    /// It stops, its disk is empty, and it is back after so many milliseconds. Unless a disk is lost already.
     Wipe(usize, u64),
-    /// The same, unless a host has lost its disk and not begun anew.
-    WipeOne(usize, u64),
     /// Someone copies its disk.
     Backup(usize),
-    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one.
+    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one. Unless
+    /// a disk is lost already.
     Restore(usize, u64, bool),
-    /// The same, unless a host has lost its disk and not begun anew.
-    RestoreOne(usize, u64),
+    /// The same of all at once.
+    RestoreAll(u64),
     /// That one is told to add a member at that place, which starts.
     Add(usize, usize),
     /// The first is told to remove the second.
@@ -158,9 +157,9 @@ impl Faults {
                 let far = [1_000, 3_600_000, 60 * 365 * 86_400_000][rng.random_range(0..3)];
                 Act::Skew(one, if rng.random_bool(0.5) { far } else { -far })
             }
-            24..26 if self.disks => Act::WipeOne(one, back_ms),
+            24..26 if self.disks => Act::Wipe(one, back_ms),
             26..29 if self.disks => Act::Backup(one),
-            29..32 if self.disks => Act::RestoreOne(one, back_ms),
+            29..32 if self.disks => Act::Restore(one, back_ms, true),
             32..34 if self.members && *count < founders + 3 => {
                 // Now and then one that is there already: the same node added twice.
                 let place = if rng.random_bool(0.3) && *count > founders { *count - 1 } else { *count };

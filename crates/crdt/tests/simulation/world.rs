@@ -389,12 +389,11 @@ impl World {
                     host.wall_off_ms = *off_ms;
                 }
             }
+            Act::Wipe(..) | Act::Restore(..) if !self.may_lose_disk() => {}
             Act::Wipe(host, back_ms) => self.wipe(*host, *back_ms),
-            Act::WipeOne(host, back_ms) if self.may_lose_disk() => self.wipe(*host, *back_ms),
-            Act::RestoreOne(host, back_ms) if self.may_lose_disk() => self.restore(*host, *back_ms, true),
-            Act::WipeOne(..) | Act::RestoreOne(..) => {}
             Act::Backup(host) => self.backup(*host),
             Act::Restore(host, back_ms, seen) => self.restore(*host, *back_ms, *seen),
+            Act::RestoreAll(back_ms) => (0..self.hosts.len()).for_each(|host| self.restore(host, *back_ms, true)),
             Act::Add(at, place) => self.add(*at, *place)?,
             Act::Remove(at, gone) => self.remove(*at, *gone)?,
         }
@@ -441,11 +440,12 @@ impl World {
         last.map_err(|error| format!("no convergence: {error}\n{stages:?}"))
     }
 
-    /// What was on the disk of anyone who is still a member when healing began is everywhere.
+    /// What was on the disk of anyone who is still a member when healing began is everywhere, but for what it had to give up
+    /// and said so.
     fn check_marks(&self, marks: &[BTreeSet<Bytes>]) -> Outcome {
         let ups = || self.hosts.iter().filter_map(Host::up);
         for (host, marks) in self.hosts.iter().zip(marks).filter(|(host, _)| host.up().is_some()) {
-            for mark in marks {
+            for mark in marks.difference(&host.forsaken) {
                 let missing = ups().any(|up| !up.shadow.kvs.contains_key(mark));
                 ensure!(!missing, "{mark:?}, which {} had on disk, is lost", host.id);
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use eddy_crdt::genesis::{Founder, Genesis};
 use eddy_crdt::id::{ClusterId, Identity, ReplicaId};
+use eddy_crdt::key::Keyspace;
 use eddy_crdt::members::Member;
 use eddy_crdt::replica::Replica;
 use eddy_crdt::snapshot::Installed;
@@ -192,6 +193,15 @@ async fn take(
                     rule = ?report.rule,
                     "given-up" = ?report.given_up,
                     "a write from before the loss gave something up"
+                );
+            }
+            let forsaken =
+                || installed.forsaken.iter().flat_map(|entry| entry.changes.iter().map(|c| (entry.head.dot, c)));
+            for (dot, change) in forsaken().filter(|(_, change)| change.keyspace == Keyspace::Client) {
+                tracing::warn!(
+                    key = %String::from_utf8_lossy(&change.key),
+                    member = %dot.origin.replica,
+                    "a write of a removed member is given up: the others went on without it"
                 );
             }
             Ok(Some(Box::new(installed)))

@@ -354,7 +354,7 @@ impl Session {
         if changed.contains(&peer.origin()) {
             self.outgoing.acknowledged(inc.ack_of(peer.origin()), now);
         }
-        changed.retain(|origin| origin.replica != replica.identity().replica);
+        changed.retain(|origin| *origin != replica.identity().origin());
         if !changed.is_empty() {
             let acks = changed.iter().map(|member| (*member, inc.ack_of(*member).clone())).collect();
             turn.inputs.push(Input::Acks { own: durable.clone(), acks });

@@ -344,7 +344,8 @@ impl Session {
             out.other_acks_ms = Some(now.mono_ms);
             for (member, vector) in replica.acks() {
                 let knows = || out.links.contains(&member.replica) || self.incoming.ack_of(*member).covers(vector);
-                let is_one_of_us = member.replica == own.replica || member.replica == peer.member;
+                // What it had before it lost its disk is news to it: it must announce its birth.
+                let is_one_of_us = member.replica == own.replica || *member == peer.origin();
                 if !is_one_of_us && !knows() {
                     let news = news_of(*member, vector);
                     if !news.is_empty() {
