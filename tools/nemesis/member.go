@@ -156,22 +156,25 @@ func twice(l *Lab, story *Story, hold time.Duration) error {
 	return r.leaves()
 }
 
+// joined adds a member through one of those that are there, and waits until it is one of them.
+func (l *Lab) joined(order []*Replica, through *Replica) (*Replica, uint64, error) {
+	r, id, err := l.add(order, through)
+	if err != nil {
+		return nil, 0, err
+	}
+	return r, id, l.joins(r, order)
+}
+
 // mutual adds two members, cuts them off from each other, and lets each remove the other. Whatever comes of it, it is the
 // same everywhere.
 func mutual(l *Lab, story *Story, hold time.Duration) error {
 	order := l.chosen()
-	a, aID, err := l.add(order, order[0])
+	a, aID, err := l.joined(order, order[0])
 	if err != nil {
 		return err
 	}
-	if err := l.joins(a, order); err != nil {
-		return err
-	}
-	b, bID, err := l.add(append(order[:len(order):len(order)], a), order[1])
+	b, bID, err := l.joined(append(order[:len(order):len(order)], a), order[1])
 	if err != nil {
-		return err
-	}
-	if err := l.joins(b, append(order[:len(order):len(order)], a)); err != nil {
 		return err
 	}
 	pair := []*Replica{a, b}
@@ -215,18 +218,12 @@ func mutual(l *Lab, story *Story, hold time.Duration) error {
 // taken from it then, so the other stays.
 func deposed(l *Lab, story *Story, hold time.Duration) error {
 	order := l.chosen()
-	a, aID, err := l.add(order, order[0])
+	a, aID, err := l.joined(order, order[0])
 	if err != nil {
 		return err
 	}
-	if err := l.joins(a, order); err != nil {
-		return err
-	}
-	b, bID, err := l.add(append(order[:len(order):len(order)], a), order[1])
+	b, bID, err := l.joined(append(order[:len(order):len(order)], a), order[1])
 	if err != nil {
-		return err
-	}
-	if err := l.joins(b, append(order[:len(order):len(order)], a)); err != nil {
 		return err
 	}
 	others := append(order[:len(order):len(order)], b)

@@ -42,9 +42,4 @@ impl Replica {
             effects.head_changed = true;
         }
     }
-
-    /// How far this replica trusts what it has; see [`Past`].
-    pub fn past(&self) -> Past {
-        self.past
-    }
 }

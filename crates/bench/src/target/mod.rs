@@ -339,7 +339,7 @@ mod tests {
         let mounts = "/dev/vda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/vdb /tmp/disk xfs rw 0 0\n";
         let kind = |path: &str| file_system(mounts, Path::new(path));
         assert_eq!(
-            (kind("/root/x"), kind("/tmp/x"), kind("/tmp/disk/x"), kind("/tmpx")),
+            (kind("/srv/x"), kind("/tmp/x"), kind("/tmp/disk/x"), kind("/tmpx")),
             ("ext4", "tmpfs", "xfs", "ext4")
         );
     }

@@ -1,6 +1,5 @@
 //! One connection, from its first byte to its last: TLS or not, HTTP/1.1 or HTTP/2, gRPC or not.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -33,7 +32,7 @@ use crate::config::Config;
 use crate::grpc::{Grpc, GrpcBody};
 use crate::http::{self as endpoints, Endpoints, HttpRequest, Surface};
 use crate::metrics::Metrics;
-use crate::peer::{PING_INTERVAL, PING_TIMEOUT};
+use crate::peer::{PING_INTERVAL, PING_TIMEOUT, Troubles};
 use crate::tls::san;
 
 /// A TLS handshake that takes longer is given up; etcd's limit.
@@ -56,8 +55,6 @@ const UNREAD_BODY_WAIT: Duration = Duration::from_secs(1);
 
 /// Buffer of an HTTP/1 connection: requests have no body to speak of.
 const HTTP1_BUFFER: usize = 64 * 1024;
-/// So many reasons for refusing peers are remembered; more are counted only.
-const REASONS_MAX: usize = 1024;
 /// Idle time after which the kernel asks whether a TCP peer is still there, and the interval of its questions; Go's.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -133,7 +130,7 @@ pub(super) struct Setup {
     /// Whether a client certificate must be for the host it is shown from.
     pub(super) checks_san: bool,
     /// Why peers were refused so far: a peer comes again every other second, and each reason is logged once.
-    pub(super) refused: Mutex<BTreeSet<String>>,
+    pub(super) refused: Mutex<Troubles>,
     pub(super) limits: ConnLimits,
     pub(super) services: Arc<Services>,
     pub(super) metrics: Arc<Metrics>,
@@ -149,14 +146,16 @@ impl Setup {
     fn rejected(&self, address: Option<SocketAddr>, error: &str) {
         self.metrics.tls_handshake_failures.inc();
         let (side, host) = (self.side(), address.map(|address| address.ip()));
-        let mut refused = self.refused.lock();
-        if side == "peer" && (refused.len() >= REASONS_MAX || !refused.insert(format!("{host:?} {error}"))) {
+        if side == "peer" && !self.refused.lock().is_news(format!("{host:?} {error}")) {
             return;
         }
-        drop(refused);
-        let remote = address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
-        tracing::warn!("remote-addr" = remote, error, "rejected connection on {side} endpoint");
+        tracing::warn!("remote-addr" = remote(address), error, "rejected connection on {side} endpoint");
     }
+}
+
+/// Who is at the other end, for the log.
+fn remote(address: Option<SocketAddr>) -> String {
+    address.map_or_else(|| "unix".to_owned(), |address| address.to_string())
 }
 
 /// A connection that was accepted.
@@ -216,7 +215,6 @@ where
 {
     let address = peer.address;
     let accepted = until_stop(&setup.stop, timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream))).await;
-    let remote = || address.map_or_else(|| "unix".to_owned(), |address| address.to_string());
     match accepted {
         Some(Ok(Ok(stream))) => {
             let shown = stream.get_ref().1.peer_certificates().and_then(|certs| certs.first());
@@ -230,12 +228,12 @@ where
         }
         Some(Ok(Err(err))) if err.kind() == std::io::ErrorKind::UnexpectedEof => {
             setup.metrics.tls_handshake_failures.inc();
-            tracing::debug!("remote-addr" = remote(), error = %err, "rejected connection on {} endpoint", setup.side());
+            tracing::debug!("remote-addr" = remote(address), error = %err, "rejected connection on {} endpoint", setup.side());
         }
         Some(Ok(Err(err))) => setup.rejected(address, &err.to_string()),
         Some(Err(_)) => {
             setup.metrics.tls_handshake_failures.inc();
-            tracing::warn!("remote-addr" = remote(), error = "handshake timed out", "rejected connection");
+            tracing::warn!("remote-addr" = remote(address), error = "handshake timed out", "rejected connection");
         }
         None => {}
     }

@@ -66,6 +66,20 @@ impl Register<'_> {
     }
 }
 
+impl Metrics {
+    /// Leaves out what is told of a peer that is no member any more. Counters stay: they tell of the past.
+    pub(crate) fn forget_peer(&self, peer: &str) {
+        for gauges in
+            [&self.peer_connected, &self.peer_entries_behind, &self.peer_bytes_behind, &self.peer_states_differ]
+        {
+            let _never_set = gauges.remove_label_values(&[peer]);
+        }
+        for kind in crate::peer::TROUBLE_KINDS {
+            let _never_set = self.peer_alarm.remove_label_values(&[peer, kind]);
+        }
+    }
+}
+
 macro_rules! metrics {
     ($($(#[$doc:meta])* $field:ident: $type:ty = $method:ident($name:literal, $help:literal $(, $arg:expr)*);)*) => {
         /// Everything that `/metrics` shows.
@@ -78,16 +92,6 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-    /// Leaves out what is told of a peer that is no member any more. Counters stay: they tell of the past.
-    pub(crate) fn forget_peer(&self, peer: &str) {
-        for gauges in [&self.peer_connected, &self.peer_entries_behind, &self.peer_bytes_behind, &self.peer_states_differ] {
-            let _never_set = gauges.remove_label_values(&[peer]);
-        }
-        for kind in crate::peer::TROUBLE_KINDS {
-            let _never_set = self.peer_alarm.remove_label_values(&[peer, kind]);
-        }
-    }
-
             /// All metrics at zero; `extensive` adds latency histograms per RPC.
             ///
             /// # Errors

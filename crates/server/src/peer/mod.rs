@@ -34,7 +34,7 @@ use tokio_util::task::TaskTracker;
 use self::board::Board;
 pub use self::dial::Dialer;
 pub(crate) use self::dial::{PING_INTERVAL, PING_TIMEOUT};
-use self::events::Troubles;
+pub(crate) use self::events::Troubles;
 pub(crate) use self::report::TROUBLE_KINDS;
 pub use self::service::{Station, routes};
 use self::session::{End, Link};

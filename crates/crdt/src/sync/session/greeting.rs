@@ -41,9 +41,9 @@ impl Standing {
 }
 
 /// The births under which entries of a member are known.
-pub(super) fn births_of(replica: &Replica, member: ReplicaId) -> Vec<Birth> {
+pub(super) fn births_of(replica: &Replica, member: ReplicaId) -> impl Iterator<Item = Birth> + '_ {
     let origins = replica.vector().iter().map(|dot| dot.origin);
-    origins.filter(|origin| origin.replica == member).map(|origin| origin.birth).collect()
+    origins.filter(move |origin| origin.replica == member).map(|origin| origin.birth)
 }
 
 /// A removal counts once it is durable: whoever is told of it stops for good, so it must not be forgotten.
@@ -161,7 +161,7 @@ impl Session {
         let peer = Arc::new(Peer {
             member,
             birth: hello.birth,
-            births: births_of(replica, member),
+            births: births_of(replica, member).collect(),
             revision: hello.revision,
             begins: hello.begins.clone(),
         });

@@ -123,8 +123,8 @@ impl Peer {
     /// Whether entries of another birth of it have come another way: that one runs now, and what still arrives here is from
     /// before. Nobody may learn it from here who has told others that it knows of the new birth.
     fn is_outlived(&self, replica: &Replica) -> bool {
-        let births = greeting::births_of(replica, self.member);
-        births.iter().any(|birth| *birth != self.birth && !self.births.contains(birth))
+        let mut births = greeting::births_of(replica, self.member);
+        births.any(|birth| birth != self.birth && !self.births.contains(&birth))
     }
 }
 
