@@ -84,7 +84,8 @@ impl Pair {
     fn apply(&mut self, at: usize, entries: Vec<Entry>) -> Duration {
         let (from, count) = (self.ids[1 - at], entries.len());
         let since = Instant::now();
-        let effects = self.replicas[at].handle(NOW, Input::Entries { from, entries });
+        let births = [self.replicas[1 - at].identity().birth].into();
+        let effects = self.replicas[at].handle(NOW, Input::Entries { from, births, entries });
         let took = since.elapsed();
         assert_eq!(effects.commits.len(), count, "an entry was not applied");
         took

@@ -9,7 +9,7 @@ use crate::entry::{Applied, Change, ChangeKind, Entry, Record};
 use crate::event::{Commit, Event};
 use crate::genesis;
 use crate::history::ChangedKeys;
-use crate::id::ReplicaId;
+use crate::id::{Birth, ReplicaId};
 use crate::key::Keyspace;
 use crate::log::Logged;
 use crate::merge::{self, Outcome};
@@ -44,6 +44,19 @@ struct Planned {
     place: usize,
     outcome: Outcome,
     step: Step,
+    /// In which record stands what the key was; zero when it was not there.
+    number_before: u64,
+}
+
+impl Planned {
+    /// In which record stands what the key is, once this is done with that record; zero when it is not there.
+    fn rests_on(&self, number: u64) -> u64 {
+        match (self.step, &self.outcome.live) {
+            (Step::Nothing, _) => self.number_before,
+            (_, Some(_)) => number,
+            (_, None) => 0,
+        }
+    }
 }
 
 /// What one revision did.
@@ -61,22 +74,50 @@ impl Draft {
 
 impl Replica {
     /// Takes a batch of entries from a peer, in its order.
-    pub(crate) fn receive(&mut self, now: Now, from: ReplicaId, entries: Vec<Entry>, effects: &mut Effects) {
+    pub(crate) fn receive(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        births: &[Birth],
+        entries: Vec<Entry>,
+        effects: &mut Effects,
+    ) {
         if self.members.is_removed(from) {
             effects.notices.push(Notice::NotAMember { member: from, from });
             return;
         }
+        if self.is_outlived(from, births) {
+            return;
+        }
+        let mut system = false;
         for entry in entries {
             if self.vector.contains(entry.head.dot) {
                 continue;
             }
             match self.admit(from, &entry) {
-                Ok(()) => self.apply(now, entry, effects),
+                Ok(()) => {
+                    system |= entry.changes.iter().any(|change| change.keyspace == Keyspace::System);
+                    self.apply(now, entry, effects);
+                }
                 Err(notice) => effects.notices.push(notice),
             }
         }
-        self.acks.ripen(&self.vector);
-        self.advance(now, effects);
+        // Entries alone do not move the floor; what was acknowledged before they came may, and who the members are.
+        if self.acks.ripen(&self.vector) || system {
+            self.advance(now, effects);
+        }
+    }
+
+    /// Whether entries of another birth of that member than these have come another way: that one runs now, and what still
+    /// comes from one of these is from before. Nobody may learn it who has told others that it knows of the new birth.
+    pub(crate) fn is_outlived(&self, member: ReplicaId, births: &[Birth]) -> bool {
+        self.births_of(member).any(|birth| !births.contains(&birth))
+    }
+
+    /// The births under which entries of a member are known.
+    pub fn births_of(&self, member: ReplicaId) -> impl Iterator<Item = Birth> + '_ {
+        let origins = self.vector.iter().map(|dot| dot.origin);
+        origins.filter(move |origin| origin.replica == member).map(|origin| origin.birth)
     }
 
     /// Whether an unknown entry may be applied now.
@@ -147,8 +188,7 @@ impl Replica {
         let (revision, outcomes) = self.carry_out(&planned, &mut changes, number, effects);
         for plan in &planned {
             let change = &changes[plan.place];
-            let (_, number) = self.state.live(change.keyspace, &change.key);
-            self.state.windows.note(change.keyspace, &change.key, number);
+            self.state.windows.note(change.keyspace, &change.key, plan.rests_on(number));
         }
         if changes.iter().any(|change| change.applied == Applied::Not) || !outcomes.is_empty() {
             // Once settled, what it says beside what is here is of no use.
@@ -157,11 +197,9 @@ impl Replica {
         let record =
             Record { number, revision, head, changes, outcomes, trimmed: false, settled: false, left_out: false };
         effects.records.push(record.encode());
-        let head = record.head;
-        let changes = record.changes.iter().map(Change::travelling).collect();
-        let dot = head.dot;
-        let stamp = head.stamp;
-        self.log.push(Logged { number, entry: Arc::new(Entry { head, changes }), deps, chain });
+        let (dot, stamp) = (record.head.dot, record.head.stamp);
+        debug_assert!(entry.changes.iter().all(|change| *change == change.travelling()), "what is this replica's own");
+        self.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
         self.vector.advance(dot);
         self.fresh.advance(dot);
         self.witness(now, dot.origin, stamp, effects);
@@ -182,10 +220,8 @@ impl Replica {
         let mut planned = Vec::with_capacity(last.len());
         for place in last {
             let change = &changes[place];
-            match change.keyspace {
-                Keyspace::Client => self.state.open_client(&change.key),
-                Keyspace::System => self.state.open_system(&change.key),
-            }
+            let (before, number_before) = self.state.live(change.keyspace, &change.key);
+            self.state.windows.open(change.keyspace, &change.key, || (before.clone(), number_before));
             let version = Version {
                 dot: head.dot,
                 stamp: head.stamp,
@@ -197,7 +233,6 @@ impl Replica {
             let rules = Arc::clone(&self.state.rules);
             let Some(window) = self.state.windows.add(change.keyspace, &change.key, version) else { continue };
             let outcome = window.outcome(&rules, change.keyspace, &change.key);
-            let (before, _) = self.state.live(change.keyspace, &change.key);
             let step = match (&before, &outcome.live) {
                 (None, None) => Step::Nothing,
                 (before, after) if before == after => Step::Nothing,
@@ -228,7 +263,7 @@ impl Replica {
                 }
                 effects.notices.push(Notice::Merged(report));
             }
-            planned.push(Planned { place, outcome, step });
+            planned.push(Planned { place, outcome, step, number_before });
         }
         planned
     }
@@ -325,6 +360,9 @@ impl OriginState {
 
 /// The places of the last change of each key.
 fn last_places(changes: &[Change]) -> Vec<usize> {
+    if changes.len() == 1 {
+        return vec![0];
+    }
     let mut seen = std::collections::BTreeSet::new();
     let mut places: Vec<usize> = (0..changes.len())
         .rev()

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crate::clock::{Clock, Now};
 use crate::digest;
@@ -41,6 +42,9 @@ pub enum Input {
     Entries {
         /// Who sent them (not always who made them).
         from: ReplicaId,
+        /// Its birth, and those under which entries of it were known when it was greeted. Where entries of another have come
+        /// since, it has lost its disk: this is from before, and others may have settled what it does not depend on.
+        births: Arc<[Birth]>,
         /// The entries.
         entries: Vec<Entry>,
     },
@@ -203,7 +207,7 @@ impl Replica {
                     self.advance(now, &mut effects);
                 }
             }
-            Input::Entries { from, entries } => self.receive(now, from, entries, &mut effects),
+            Input::Entries { from, births, entries } => self.receive(now, from, &births, entries, &mut effects),
             Input::Acks { own, acks } => self.acknowledge(now, own, acks, &mut effects),
             Input::Offer { upto } => {
                 let offered = upto.get(self.identity.origin());

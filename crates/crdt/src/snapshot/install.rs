@@ -13,6 +13,7 @@ use crate::notice::{MergeReport, Notice};
 use crate::origins::OriginState;
 use crate::replica::{Effects, Replica};
 use crate::revision::Revision;
+use crate::snapshot::rebase::Lost;
 use crate::snapshot::{Place, SettledKey, SnapshotChunk, codec};
 use crate::vector::VersionVector;
 
@@ -107,7 +108,7 @@ impl Installer {
     /// When the chunks do not give a state that this member can begin with.
     pub fn finish(mut self, now: Now, identity: Identity, old: Option<&Replica>) -> Result<Installed, InstallError> {
         let base = self.base.take().filter(|_| self.done).ok_or(InstallError::Incomplete)?;
-        let tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
+        let mut tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
         let mut replica = Replica::new(identity);
         replica.joining = true;
         // Revisions below the space that it will leap to; nobody ever sees them.
@@ -141,7 +142,15 @@ impl Installer {
         replica.floor = self.floor.meet(&replica.vector);
         let mut forsaken = vec![];
         if let Some(old) = old {
-            forsaken = replica.keep_others(now, old, &mut effects);
+            let refused = replica.keep_others(now, old, &mut effects);
+            let (own, others): (Vec<Lost>, _) =
+                refused.into_iter().partition(|lost| lost.entry.head.dot.origin.replica == identity.replica);
+            tail.splice(0..0, own);
+            // Who is a member and made it has it, and makes it again.
+            let is_gone = |lost: &Lost| {
+                replica.members.get(lost.entry.head.dot.origin.replica).is_none_or(|member| member.removed)
+            };
+            forsaken = others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
             replica.revision = replica.revision.max(old.revision);
         }
         let member = replica.members.get(identity.replica).filter(|member| !member.removed);
@@ -167,10 +176,10 @@ impl Installer {
 
 impl Replica {
     /// Takes over entries of others, and those under older births of its own, that the giver does not have: perhaps nobody
-    /// else does. Tells which of removed members do not fit.
-    fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) -> Vec<Arc<Entry>> {
+    /// else does. Tells which do not fit: the others went on without them.
+    fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) -> Vec<Lost> {
         let (replica, origin) = (self.identity.replica, old.identity.origin());
-        let mut forsaken = vec![];
+        let mut refused = vec![];
         for logged in old.log.iter().filter(|logged| logged.entry.head.dot.origin != origin) {
             let dot = logged.entry.head.dot;
             if self.vector.contains(dot) {
@@ -178,12 +187,11 @@ impl Replica {
             }
             if self.admit(replica, &logged.entry).is_ok() {
                 self.apply(now, Entry::clone(&logged.entry), effects);
-            } else if self.members.get(dot.origin.replica).is_none_or(|member| member.removed) {
-                forsaken.push(Arc::clone(&logged.entry));
+            } else {
+                refused.push(Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) });
             }
-            // Else who made it is a member, has it, and makes it again.
         }
-        forsaken
+        refused
     }
 
     /// Writes settled keys down, some of them per record.
@@ -240,7 +248,7 @@ impl Replica {
 
 impl Installer {
     /// What a member wrote that the giver does not have: its own entries behind the last one that both have.
-    fn tail_of(&self, base: &[OriginHead], old: &Replica) -> Vec<super::rebase::Lost> {
+    fn tail_of(&self, base: &[OriginHead], old: &Replica) -> Vec<Lost> {
         let origin = old.identity.origin();
         let mut known: Vec<(u64, crate::entry::Chain)> =
             base.iter().filter(|head| head.dot.origin == origin).map(|head| (head.dot.seq, head.chain)).collect();
@@ -253,7 +261,6 @@ impl Installer {
         };
         let agreed = known.iter().filter(is_agreed).map(|(seq, _)| *seq).max().unwrap_or(0);
         let tail = old.log.of(origin, agreed + 1);
-        tail.map(|logged| super::rebase::Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) })
-            .collect()
+        tail.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }).collect()
     }
 }

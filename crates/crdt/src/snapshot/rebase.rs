@@ -4,6 +4,7 @@
 //! snapshot under a new birth, and writes again what the snapshot lacks, with the old stamps, as far as the table of
 //! merges lets it stand beside what the others have written since.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::entry::{ChangeKind, Entry};
@@ -17,7 +18,7 @@ use crate::system::SystemKey;
 use crate::vector::VersionVector;
 use crate::window::{Live, Version, Window};
 
-/// An entry that only this member had.
+/// An entry that only this member had, with what its maker had seen.
 pub(super) struct Lost {
     pub(super) entry: Arc<Entry>,
     pub(super) deps: Arc<VersionVector>,
@@ -34,7 +35,10 @@ impl Replica {
     /// Writes lost entries again, each as one transaction. Tells what was given up.
     pub(super) fn write_again(&mut self, lost: Vec<Lost>, effects: &mut Effects) -> Vec<MergeReport> {
         let mut given_up = vec![];
-        let first = lost.first().map(|lost| lost.entry.head.dot);
+        let mut firsts: BTreeMap<Origin, u64> = BTreeMap::new();
+        for dot in lost.iter().map(|lost| lost.entry.head.dot) {
+            firsts.entry(dot.origin).or_insert(dot.seq);
+        }
         let own = self.identity.replica;
         let outdated = [SystemKey::Birth(own).encode(), SystemKey::Space(own).encode()];
         for Lost { entry, deps } in &lost {
@@ -52,7 +56,7 @@ impl Replica {
                     version: change.version,
                     incarnation: change.incarnation,
                 };
-                let (again, report) = self.judge(change.keyspace, &change.key, &version, first);
+                let (again, report) = self.judge(change.keyspace, &change.key, &version, &firsts);
                 if let Some((rule, what)) = report {
                     let (keyspace, key, dot) = (change.keyspace, change.key.clone(), entry.head.dot);
                     given_up.push(MergeReport { keyspace, key, dot, revision: None, rule, given_up: what });
@@ -75,11 +79,11 @@ impl Replica {
         keyspace: Keyspace,
         key: &[u8],
         lost: &Version,
-        first: Option<Dot>,
+        firsts: &BTreeMap<Origin, u64>,
     ) -> (Again, Option<(Rule, Vec<GivenUp>)>) {
         let present = self.state.live(keyspace, key).0;
         let whole = |rule| Some((rule, vec![GivenUp { dot: lost.dot, what: "the whole write".to_owned() }]));
-        let in_tail = |dot: Dot| first.is_some_and(|first| dot.origin == first.origin && dot.seq >= first.seq);
+        let in_tail = |dot: Dot| firsts.get(&dot.origin).is_some_and(|first| dot.seq >= *first);
         match (&present, &lost.kind) {
             (None, ChangeKind::Put { .. }) => match lost.live() {
                 // A life of its own, or one that nobody has ended but this very transaction's predecessors.

@@ -176,8 +176,9 @@ impl World {
         let source = &self.nodes[from].replica;
         let entries = source.entries_for(have, source.vector(), bytes).map_err(|e| e.to_string())?;
         let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
-        let (count, from) = (entries.len(), self.nodes[from].identity.replica);
-        self.nodes[to].handle(self.now, Input::Entries { from, entries });
+        let (count, Identity { replica: from, birth, .. }) = (entries.len(), self.nodes[from].identity);
+        let births = self.nodes[to].replica.births_of(from).chain([birth]).collect();
+        self.nodes[to].handle(self.now, Input::Entries { from, births, entries });
         Ok(count)
     }
 

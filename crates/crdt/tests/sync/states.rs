@@ -1,6 +1,7 @@
 //! Snapshots, clocks, and states that differ.
 
 use eddy_crdt::entry::{ChangeKind, Entry};
+use eddy_crdt::id::Birth;
 use eddy_crdt::key::{Key, Keyspace};
 use eddy_crdt::op::{Command, Op, Txn};
 use eddy_crdt::replica::{Input, Replica};
@@ -61,7 +62,8 @@ fn corrupt(net: &mut Net, keys: &[&str]) {
     });
     let entries = entries.collect();
     let ms = net.ms;
-    net.nodes[1].handle(ms, Input::Entries { from: id(0), entries });
+    let births = [net.nodes[0].replica.identity().birth].into();
+    net.nodes[1].handle(ms, Input::Entries { from: id(0), births, entries });
 }
 
 fn differing(keys: usize, damaged: &[&str]) -> Vec<SessionEvent> {
@@ -131,4 +133,25 @@ fn a_clock_that_is_off_is_noticed_on_both_sides() {
         assert!(net.events(wire, 0).contains(&SessionEvent::ClockRight(id(1))));
         assert!(net.report(wire, 0).clock_ahead_ms.is_some_and(|ahead| (ahead - 5_000).abs() < 50));
     }
+}
+
+/// What a member sent before it lost its disk can still wait to be applied when entries of its new birth come another way: by
+/// then this replica may have told others that it knows of that, and they may have settled what this does not depend on.
+#[test]
+fn what_a_lost_disk_sent_is_not_taken_once_the_new_birth_is_known() {
+    let mut net = Net::new(2);
+    let own = net.nodes[0].replica.identity().birth;
+    let mut hand_over = |value: &'static str, births: &[Birth]| {
+        net.put(0, "key", value);
+        let (from, to) = (&net.nodes[0].replica, &net.nodes[1].replica);
+        let before = to.vector().clone();
+        let entries = from.entries_for(&before, from.vector(), 1 << 20).expect("above the floor");
+        let entries = entries.iter().map(|entry| (**entry).clone()).collect();
+        let ms = net.ms;
+        net.nodes[1].handle(ms, Input::Entries { from: id(0), births: births.into(), entries });
+        *net.nodes[1].replica.vector() != before
+    };
+    assert!(hand_over("1", &[own]), "its only birth");
+    assert!(!hand_over("2", &[Birth::new(99)]), "another birth has come since");
+    assert!(hand_over("3", &[Birth::new(99), own]), "that one was known when it was greeted");
 }

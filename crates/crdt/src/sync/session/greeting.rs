@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::clock::Now;
 use crate::entry::{Chain, Past};
-use crate::id::{Birth, Dot, Origin, ReplicaId};
+use crate::id::{Dot, Origin, ReplicaId};
 use crate::replica::{Input, Replica};
 use crate::sync::error::SyncError;
 use crate::sync::message::{CHAINS_MAX, Hello, Message, PROTOCOL};
@@ -38,12 +38,6 @@ impl Standing {
         }
         if any { Self::Unknown } else { Self::Member }
     }
-}
-
-/// The births under which entries of a member are known.
-pub(super) fn births_of(replica: &Replica, member: ReplicaId) -> impl Iterator<Item = Birth> + '_ {
-    let origins = replica.vector().iter().map(|dot| dot.origin);
-    origins.filter(move |origin| origin.replica == member).map(|origin| origin.birth)
 }
 
 /// A removal counts once it is durable: whoever is told of it stops for good, so it must not be forgotten.
@@ -161,7 +155,7 @@ impl Session {
         let peer = Arc::new(Peer {
             member,
             birth: hello.birth,
-            births: births_of(replica, member).collect(),
+            births: replica.births_of(member).chain([hello.birth]).collect(),
             revision: hello.revision,
             begins: hello.begins.clone(),
         });

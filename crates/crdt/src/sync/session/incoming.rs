@@ -1,6 +1,7 @@
 //! What arrives from the peer: entries, put into a causal order if need be, and who has what.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -124,7 +125,7 @@ impl Session {
         entries: Vec<Bytes>,
         turn: &mut Turn,
     ) -> Result<(), SyncError> {
-        if peer.is_outlived(replica) {
+        if replica.is_outlived(peer.member, &peer.births) {
             return Err(SyncError::Outlived(peer.member));
         }
         self.open_after_all(peer, replica, durable, now, turn);
@@ -210,6 +211,9 @@ impl Session {
         if inc.parked.is_empty() {
             return Ok(());
         }
+        if replica.is_outlived(peer.member, &peer.births) {
+            return Err(SyncError::Outlived(peer.member));
+        }
         let (mut entries, mut waiting) = (Vec::with_capacity(inc.parked.len()), VecDeque::new());
         let (mut expanded, mut no_base) = (0, false);
         // The peer sends in causal order, so that one pass finds all that can be taken.
@@ -251,7 +255,7 @@ impl Session {
         inc.parked = waiting;
         self.tally.received_entries += entries.len() as u64;
         if !entries.is_empty() {
-            turn.inputs.push(Input::Entries { from: peer.member, entries });
+            turn.inputs.push(Input::Entries { from: peer.member, births: Arc::clone(&peer.births), entries });
         }
         let impatient = now.mono_ms >= self.incoming.parked_ms.saturating_add(self.exchange.tuning().patience_ms);
         if no_base {

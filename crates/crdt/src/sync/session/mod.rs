@@ -107,8 +107,8 @@ pub enum SessionEvent {
 struct Peer {
     member: ReplicaId,
     birth: Birth,
-    /// Under which births entries of it were known when it was greeted.
-    births: Vec<Birth>,
+    /// That, and those under which entries of it were known when it was greeted.
+    births: Arc<[Birth]>,
     revision: Revision,
     /// What it could not send the entries of when it was greeted.
     begins: VersionVector,
@@ -118,13 +118,6 @@ impl Peer {
     /// Where the entries come from that it makes now.
     fn origin(&self) -> Origin {
         Origin { replica: self.member, birth: self.birth }
-    }
-
-    /// Whether entries of another birth of it have come another way: that one runs now, and what still arrives here is from
-    /// before. Nobody may learn it from here who has told others that it knows of the new birth.
-    fn is_outlived(&self, replica: &Replica) -> bool {
-        let mut births = greeting::births_of(replica, self.member);
-        births.any(|birth| birth != self.birth && !self.births.contains(&birth))
     }
 }
 
