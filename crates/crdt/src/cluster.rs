@@ -183,7 +183,7 @@ impl Replica {
             }
             return;
         }
-        if !self.members.counting(&self.acks).eq([id]) && !self.members.is_empty() {
+        if self.members.counting(&self.acks) != [id] && !self.members.is_empty() {
             self.open_up();
         }
         if self.joining {

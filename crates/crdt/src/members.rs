@@ -198,29 +198,36 @@ impl Members {
         if ordinal > above { ordinal } else { ((above - ordinal) / SPACES + 1) * SPACES + ordinal }
     }
 
-    /// Whose acknowledgements settling waits for: all members, and of those that were removed the ones whose removal some
-    /// member has not acknowledged yet.
-    pub fn counting<'a>(&'a self, acks: &'a Acks) -> impl Iterator<Item = ReplicaId> + 'a {
-        let present = || self.members.values().filter(|member| !member.removed).map(|member| member.id);
-        let waiting = self.removals.iter().filter(move |(_, removal)| {
-            !present().all(|id| acks.of(id, self.birth_of(id)).is_some_and(|ack| ack.contains(**removal)))
-        });
-        present().chain(waiting.map(|(id, _)| *id))
+    /// Whose acknowledgements settling waits for: all members; of those that were removed the ones whose removal some member
+    /// has not acknowledged yet, since it may still take their entries; and as long as there are such, those whose removal one
+    /// of these has not acknowledged, since it may have taken their entries, which would come through it.
+    pub fn counting(&self, acks: &Acks) -> Vec<ReplicaId> {
+        let knows =
+            |id: ReplicaId, removal: Dot| acks.of(id, self.birth_of(id)).is_some_and(|ack| ack.contains(removal));
+        let mut counting: Vec<ReplicaId> =
+            self.members.values().filter(|member| !member.removed).map(|member| member.id).collect();
+        for _ in 0..2 {
+            let is_known = |removal: Dot| counting.iter().all(|id| knows(*id, removal));
+            let waiting = self.removals.iter().filter(|(id, removal)| !counting.contains(id) && !is_known(**removal));
+            let waiting: Vec<ReplicaId> = waiting.map(|(id, _)| *id).collect();
+            counting.extend(waiting);
+        }
+        counting
     }
 
     /// What all whose acknowledgements settling waits for are known to have. Nothing while a member has a new birth that
     /// not all are known to have heard of: under the old one it may have told somebody what it has lost since, and that is
     /// not above what it acknowledges now.
     pub fn floor(&self, acks: &Acks) -> VersionVector {
-        let present = || self.members.values().filter(|member| !member.removed).map(|member| member.id);
+        let counting = self.counting(acks);
         let heard_of = |(id, birth): (&ReplicaId, &Birth)| {
             let origin = Origin { replica: *id, birth: *birth };
-            present().all(|id| acks.of(id, self.birth_of(id)).is_some_and(|ack| ack.get(origin) > 0))
+            counting.iter().all(|id| acks.of(*id, self.birth_of(*id)).is_some_and(|ack| ack.get(origin) > 0))
         };
         if !self.births.iter().filter(|(id, _)| self.is_present(**id)).all(heard_of) {
             return VersionVector::default();
         }
-        acks.floor(self.counting(acks).map(|id| (id, self.birth_of(id))))
+        acks.floor(counting.into_iter().map(|id| (id, self.birth_of(id))))
     }
 
     /// The birth under which a member goes on, if it was announced. Only a first one need not be.

@@ -57,7 +57,7 @@ impl Replica {
             effects.head_changed = true;
             self.settle(&grown);
         }
-        if self.log.is_empty() && self.members.counting(&self.acks).eq([self.identity.replica]) {
+        if self.log.is_empty() && self.members.counting(&self.acks) == [self.identity.replica] {
             self.become_alone();
         }
     }

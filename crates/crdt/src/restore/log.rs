@@ -114,7 +114,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
     replica.floor = head.floor;
     replica.acks = Acks::restored(head.acks);
     replica.offered = head.offered;
-    let alone = replica.members.is_empty() || replica.members.counting(&replica.acks).eq([replica.identity.replica]);
+    let alone = replica.members.is_empty() || replica.members.counting(&replica.acks) == [replica.identity.replica];
     replica.state.windowed = !alone || !replica.log.is_empty();
     Ok(())
 }

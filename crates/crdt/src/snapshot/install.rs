@@ -179,13 +179,17 @@ impl Replica {
     /// else does. Tells which do not fit: the others went on without them.
     fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) -> Vec<Lost> {
         let (replica, origin) = (self.identity.replica, old.identity.origin());
+        // An old copy from before a birth that others know of: what that one acknowledged lets them settle what is not in
+        // the copy's entries, here and elsewhere.
+        let births: Vec<_> = old.births_of(replica).chain([old.identity.birth]).collect();
+        let is_outlived = self.is_outlived(replica, &births);
         let mut refused = vec![];
         for logged in old.log.iter().filter(|logged| logged.entry.head.dot.origin != origin) {
             let dot = logged.entry.head.dot;
             if self.vector.contains(dot) {
                 continue;
             }
-            if self.admit(replica, &logged.entry).is_ok() {
+            if !is_outlived && self.admit(replica, &logged.entry).is_ok() {
                 self.apply(now, Entry::clone(&logged.entry), effects);
             } else {
                 refused.push(Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) });
