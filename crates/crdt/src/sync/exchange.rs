@@ -15,8 +15,10 @@ pub struct Tuning {
     pub batch_bytes: usize,
     /// How much may be on its way to a peer that it has not acknowledged, bytes before deltas.
     pub in_flight_bytes: usize,
-    /// How often what this replica has is acknowledged, milliseconds.
+    /// How often what this replica has is acknowledged while a peer sends so much that it may be waiting, milliseconds.
     pub ack_interval_ms: u64,
+    /// How often it is otherwise, milliseconds.
+    pub lazy_ack_interval_ms: u64,
     /// How often what others have is passed on, milliseconds.
     pub forward_acks_interval_ms: u64,
     /// How long an entry is left to a peer's own link with whoever made it before it is forwarded, milliseconds.
@@ -41,6 +43,7 @@ impl Default for Tuning {
             batch_bytes: 1 << 20,
             in_flight_bytes: 4 << 20,
             ack_interval_ms: 50,
+            lazy_ack_interval_ms: 250,
             forward_acks_interval_ms: 500,
             // Longer than a round trip and an interval of acknowledgements over most links.
             forward_delay_ms: 1_000,

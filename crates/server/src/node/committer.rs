@@ -210,10 +210,9 @@ impl Committer {
             acks_only = false;
         }
         let acks_due = self.acks_due_ms().is_some_and(|due_ms| due_ms <= now.mono_ms);
-        if !acks_only || acks_due || self.acks.len() >= ACKS_WAITING_MAX {
-            for input in self.acks.drain(..) {
-                applied.take(replica.handle(now, input));
-            }
+        let acks_now = !acks_only || acks_due || self.acks.len() >= ACKS_WAITING_MAX;
+        if let Some(acks) = together(acks_now.then(|| self.acks.drain(..)).into_iter().flatten()) {
+            applied.take(replica.handle(now, acks));
         }
         if replica.next_tick_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
             let effects = replica.handle(now, Input::Tick);
@@ -345,6 +344,17 @@ impl Committer {
         self.shared.observer.swept(sweep.dead.len());
         self.shared.pipe.send(Work::Trim { dead: sweep.dead, waiting });
     }
+}
+
+/// Acknowledgements as one: the floor is looked for once.
+fn together(inputs: impl Iterator<Item = Input>) -> Option<Input> {
+    inputs.reduce(|mut all, input| {
+        if let (Input::Acks { own, acks }, Input::Acks { own: later, acks: more }) = (&mut all, input) {
+            own.merge(&later);
+            acks.extend(more);
+        }
+        all
+    })
 }
 
 /// An outcome, and who waits for it.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use eddy_crdt::id::ReplicaId;
+use eddy_crdt::id::{Origin, ReplicaId};
 use eddy_crdt::replica::Input;
 use eddy_crdt::sync::error::SyncError;
 use eddy_crdt::sync::message::{Message, Place, Reason};
@@ -43,6 +43,9 @@ const ANSWERS_MAX: usize = 4096;
 
 /// How long to wait before an input is offered again to a queue that was full.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// How soon to look whether there is something to acknowledge, or to forward, where there is nothing to send.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long the last words may take to get across.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -173,6 +176,7 @@ impl Talk<'_> {
         let mut applying: Option<Applying> = None;
         let started = Instant::now();
         let greeting_deadline = started + GREETING_TIMEOUT;
+        let own = node.identity().origin();
         // The last look at what there is to send, and when to look again.
         let mut polled = started.checked_sub(self.peers.sync_interval).unwrap_or(started);
         let mut next = greeting_deadline;
@@ -202,7 +206,7 @@ impl Talk<'_> {
                     }
                     if self.outbox.is_empty() {
                         // What could not be sent so far.
-                        next = next.min(polled + self.peers.sync_interval);
+                        next = next.min(polled + self.patience(own, &durable));
                     }
                 }
                 message = inbound.message(), if reads => {
@@ -214,11 +218,11 @@ impl Talk<'_> {
                     if let Err(end) = self.receive(frame.message, &durable.borrow().vector.clone()) {
                         return end;
                     }
-                    next = next.min(polled + self.peers.sync_interval);
+                    next = next.min(polled + self.patience(own, &durable));
                 }
                 applied = async { match applying.as_mut() { Some(a) => a.await, None => std::future::pending().await } } => {
                     applying = None;
-                    next = next.min(polled + self.peers.sync_interval);
+                    next = next.min(polled + self.patience(own, &durable));
                     match applied {
                         Ok(false) => {}
                         Ok(true) => {
@@ -234,7 +238,7 @@ impl Talk<'_> {
                         return End::Stopped;
                     }
                     durable.mark_unchanged();
-                    next = next.min(polled + self.peers.sync_interval);
+                    next = next.min(polled + self.patience(own, &durable));
                 }
                 () = sleep_until(next), if self.outbox.is_empty() => {
                     if self.seat.is_none() && Instant::now() > greeting_deadline {
@@ -282,6 +286,13 @@ impl Talk<'_> {
         })?;
         self.take(turn);
         Ok(self.outbox.iter().map(Bytes::len).sum())
+    }
+
+    /// How long after one look at what there is to send the next is due.
+    fn patience(&self, own: Origin, durable: &tokio::sync::watch::Receiver<Durable>) -> Duration {
+        let on_disk = durable.borrow();
+        let is_urgent = self.session.lock().is_urgent(own, on_disk.offered, &on_disk.vector);
+        if is_urgent { self.peers.sync_interval } else { self.peers.sync_interval.max(LOOK_AGAIN) }
     }
 
     /// When the session wants to be asked again although nothing happens.

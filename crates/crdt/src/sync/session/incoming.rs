@@ -13,6 +13,7 @@ use crate::replica::{Input, Replica};
 use crate::sync::delta;
 use crate::sync::entry_wire::{self, Received, Unresolved};
 use crate::sync::error::{DecodeError, SyncError};
+use crate::sync::exchange::Tuning;
 use crate::sync::message::{Acks, Message};
 use crate::sync::report::Stage;
 use crate::sync::session::{Peer, Session, Turn};
@@ -62,6 +63,8 @@ pub(super) struct Incoming {
     epoch: u32,
     /// What was asked for with it, and when; repeated while only older runs arrive.
     asked: Option<(Message, u64)>,
+    /// How much arrived since this replica told what it has, bytes of entries before deltas.
+    unacknowledged: usize,
     parked: VecDeque<(Received, usize)>,
     parked_bytes: usize,
     /// Since when the first of them has been waiting.
@@ -79,6 +82,9 @@ pub(super) struct Incoming {
     nothing: VersionVector,
 }
 
+/// Who has sent so much may be waiting for an acknowledgement: a part of the smallest window.
+const EAGER_BYTES: usize = 32 << 10;
+
 impl Incoming {
     pub fn meet(&mut self, member: Origin, vector: &VersionVector) {
         self.acks.insert(member, vector.clone());
@@ -87,6 +93,21 @@ impl Incoming {
     /// What the peer told that a member has.
     pub fn ack_of(&self, member: Origin) -> &VersionVector {
         self.acks.get(&member).unwrap_or(&self.nothing)
+    }
+
+    /// How long to wait between two acknowledgements, milliseconds: whoever sends little does not wait for them.
+    pub fn ack_interval_ms(&self, tuning: &Tuning) -> u64 {
+        if self.unacknowledged >= EAGER_BYTES { tuning.ack_interval_ms } else { tuning.lazy_ack_interval_ms }
+    }
+
+    /// This replica told what it has.
+    pub fn told(&mut self) {
+        self.unacknowledged = 0;
+    }
+
+    /// Whether something waits for entries or messages that come another way.
+    pub fn waits(&self) -> bool {
+        !self.parked.is_empty() || !self.later.is_empty()
     }
 
     /// What was given to the replica did not get there.
@@ -142,6 +163,7 @@ impl Session {
         for bytes in entries {
             let len = bytes.len();
             let entry = entry_wire::decode(bytes)?;
+            self.incoming.unacknowledged += len + entry.expanded_len();
             let dot = entry.head.dot;
             self.outgoing.seen_from_peer(dot);
             if dot.origin == peer.origin() {

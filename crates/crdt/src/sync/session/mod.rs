@@ -323,7 +323,7 @@ impl Session {
             return Some(ping);
         }
         let due = [
-            self.outgoing.next_ms(tuning),
+            self.outgoing.next_ms(tuning, self.incoming.ack_interval_ms(tuning)),
             self.incoming.next_ms(tuning.patience_ms),
             self.compare.next_ms(tuning.hash_interval_ms),
         ];

@@ -196,12 +196,12 @@ impl Outgoing {
     }
 
     /// When there may be something to do, milliseconds of the monotonic clock.
-    pub fn next_ms(&self, tuning: &Tuning) -> Option<u64> {
+    pub fn next_ms(&self, tuning: &Tuning, ack_interval_ms: u64) -> Option<u64> {
         let after = |wait: bool, last_ms: Option<u64>, interval_ms: u64| {
             wait.then(|| last_ms.unwrap_or_default().saturating_add(interval_ms))
         };
         [
-            after(self.own_acks_wait, self.own_acks_ms, tuning.ack_interval_ms),
+            after(self.own_acks_wait, self.own_acks_ms, ack_interval_ms),
             after(self.other_acks_wait, self.other_acks_ms, tuning.forward_acks_interval_ms),
             after(self.entries_wait, Some(self.recent_ms), tuning.forward_delay_ms),
             after(!self.in_flight.is_empty(), Some(self.progress_ms), tuning.resend_ms),
@@ -209,6 +209,16 @@ impl Outgoing {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// Whether there are entries to send now, and the peer takes more.
+    fn has_news(&self, own: Origin, offered: u64, durable: &VersionVector, max_bytes: usize) -> bool {
+        let is_news = |dot: Dot| {
+            let seq = if dot.origin == own { dot.seq.min(offered) } else { dot.seq };
+            let comes_another_way = dot.origin.replica != own.replica && self.links.contains(&dot.origin.replica);
+            seq > self.sent.get(dot.origin) && !comes_another_way
+        };
+        self.in_flight_bytes < self.window.bytes.min(max_bytes) && durable.iter().any(is_news)
     }
 
     /// How far entries may be sent: what is durable, but entries of those who are connected with the peer themselves
@@ -245,6 +255,16 @@ impl Session {
     /// sent. Where the mark is always made before the entry is durable this need not be told.
     pub fn set_offered(&mut self, seq: u64) {
         self.outgoing.offered = Some(seq);
+    }
+
+    /// Whether [`Self::poll`] has something to do that should not wait for [`Self::next_ms`]; cheap to ask. `own` is where
+    /// this replica's entries come from, of which those up to `offered` are marked as offered.
+    pub fn is_urgent(&self, own: Origin, offered: u64, durable: &VersionVector) -> bool {
+        let max_bytes = self.exchange.tuning().in_flight_bytes;
+        self.stage != Stage::Open
+            || self.wish.is_some()
+            || self.incoming.waits()
+            || self.outgoing.has_news(own, offered, durable, max_bytes)
     }
 
     /// How much went over the session.
@@ -326,7 +346,7 @@ impl Session {
     ) {
         let tuning = *self.exchange.tuning();
         let out = &mut self.outgoing;
-        out.own_acks_wait = !due(out.own_acks_ms, tuning.ack_interval_ms, now);
+        out.own_acks_wait = !due(out.own_acks_ms, self.incoming.ack_interval_ms(&tuning), now);
         out.other_acks_wait = !due(out.other_acks_ms, tuning.forward_acks_interval_ms, now);
         if out.own_acks_wait {
             return;
@@ -364,6 +384,7 @@ impl Session {
             out.links_told.clone_from(links);
         }
         out.own_acks_ms = Some(now.mono_ms);
+        self.incoming.told();
         out.number += 1;
         turn.messages.push(Message::Acks(Acks { epoch: out.epoch, number: out.number, own: own_news, acks, links }));
     }
