@@ -25,7 +25,7 @@ impl Replica {
         for (member, vector) in acks {
             if member.replica == self.identity.replica {
                 // Others count on what it had before it lost its disk. They wait for its word that it is another now.
-                if !self.joining {
+                if member.birth != self.identity.birth && !self.joining {
                     self.announce(now, member.replica, self.identity.birth, effects);
                 }
                 continue;

@@ -7,8 +7,9 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
-use crate::id::{Dot, Identity};
+use crate::id::{Dot, Identity, ReplicaId};
 use crate::key::Keyspace;
+use crate::members::Members;
 use crate::notice::{MergeReport, Notice};
 use crate::origins::OriginState;
 use crate::replica::{Effects, Replica};
@@ -147,9 +148,7 @@ impl Installer {
                 refused.into_iter().partition(|lost| lost.entry.head.dot.origin.replica == identity.replica);
             tail.splice(0..0, own);
             // Who is a member and made it has it, and makes it again.
-            let is_gone = |lost: &Lost| {
-                replica.members.get(lost.entry.head.dot.origin.replica).is_none_or(|member| member.removed)
-            };
+            let is_gone = |lost: &Lost| is_gone(&replica.members, lost.entry.head.dot.origin.replica);
             forsaken = others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
             replica.revision = replica.revision.max(old.revision);
         }
@@ -183,13 +182,17 @@ impl Replica {
         // the copy's entries, here and elsewhere.
         let births: Vec<_> = old.births_of(replica).chain([old.identity.birth]).collect();
         let is_outlived = self.is_outlived(replica, &births);
+        // Nobody waited for the acknowledgements of a member that had not been heard of, so what removed members told it
+        // alone may lie below what others have settled.
+        let was_heard_of = self.births_of(replica).next().is_some();
         let mut refused = vec![];
         for logged in old.log.iter().filter(|logged| logged.entry.head.dot.origin != origin) {
             let dot = logged.entry.head.dot;
             if self.vector.contains(dot) {
                 continue;
             }
-            if !is_outlived && self.admit(replica, &logged.entry).is_ok() {
+            let counts = was_heard_of || !is_gone(&self.members, dot.origin.replica);
+            if counts && !is_outlived && self.admit(replica, &logged.entry).is_ok() {
                 self.apply(now, Entry::clone(&logged.entry), effects);
             } else {
                 refused.push(Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) });
@@ -248,6 +251,11 @@ impl Replica {
             effects.records.push(record.encode());
         }
     }
+}
+
+/// Whether that is no member, or none any more.
+fn is_gone(members: &Members, member: ReplicaId) -> bool {
+    members.get(member).is_none_or(|member| member.removed)
 }
 
 impl Installer {
