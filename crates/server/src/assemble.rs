@@ -44,7 +44,6 @@ pub fn start_node(
             interval if interval.is_zero() => node::PROGRESS_INTERVAL_DEFAULT,
             interval => interval,
         },
-        peers_wait: config.sync_interval,
         observer: metrics.clone(),
         ..Options::new(founded.identity, place)
     };

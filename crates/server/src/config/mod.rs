@@ -174,7 +174,7 @@ pub struct Config {
     pub strict_reconfig_check: bool,
     /// Feature gates by name.
     pub feature_gates: BTreeMap<String, bool>,
-    /// The longest that an entry waits to be batched with others, before it is sent to peers and again where it arrives.
+    /// The longest that an entry waits to be batched with others before it is sent to peers.
     pub sync_interval: Duration,
     /// How long a new data dir of a cluster with several members waits for one of them before it serves alone.
     pub join_timeout: Duration,

@@ -141,8 +141,6 @@ pub struct Options {
     pub quota: Option<u64>,
     /// Interval of progress notifications.
     pub progress_interval: Duration,
-    /// How long what peers sent waits to be applied and flushed together, unless a client's command comes.
-    pub peers_wait: Duration,
     /// Who keeps metrics.
     pub observer: Arc<dyn Observer>,
 }
@@ -156,7 +154,6 @@ impl Options {
             place,
             quota: Some(QUOTA_DEFAULT),
             progress_interval: PROGRESS_INTERVAL_DEFAULT,
-            peers_wait: Duration::ZERO,
             observer: Arc::new(observe::Deaf),
         }
     }
@@ -362,7 +359,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
     let limits = Limits::default();
     limits.note_alarms(&replica);
     let shared = Arc::new(Shared {
-        queue: Queue::new(options.peers_wait),
+        queue: Queue::default(),
         pipe: Pipe::default(),
         hub: Hub::new(replica.revision()),
         limits,

@@ -51,11 +51,6 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// Whether a client waits for it.
-    fn is_awaited(&self) -> bool {
-        matches!(self, Self::Client { .. })
-    }
-
     /// Answers without doing it.
     pub(crate) fn refuse(self, error: NodeError) {
         let asker_went = match self {
@@ -79,27 +74,11 @@ pub(crate) enum Wait {
     No,
 }
 
-/// For what the committer sleeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Sleep {
-    /// It does not.
-    #[default]
-    No,
-    /// For any job.
-    ForAny,
-    /// For one that a client waits for.
-    ForClients,
-}
-
 #[derive(Debug, Default)]
 struct State {
     jobs: Vec<Job>,
     bytes: usize,
-    /// Whether a client waits for one of the jobs.
-    awaited: bool,
-    /// Since when the first of them waits.
-    since: Option<Instant>,
-    sleep: Sleep,
+    sleeping: bool,
     woken: bool,
     closed: bool,
     /// How far the runtime is behind, and when that was noted.
@@ -107,28 +86,14 @@ struct State {
     lag_noted: Option<Instant>,
 }
 
-impl State {
-    /// Whether nothing is gained by waiting for more.
-    fn is_ripe(&self) -> bool {
-        self.awaited || self.jobs.len() >= GROUP_MAX || self.bytes >= WAITING_BYTES_MAX / 2
-    }
-}
-
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
-    /// How long what peers sent waits for more of it, or for a client's command.
-    peers_wait: Duration,
 }
 
 impl Queue {
-    /// An empty queue in which what peers sent waits so long to be done together.
-    pub(crate) fn new(peers_wait: Duration) -> Self {
-        Self { state: Mutex::default(), wake: Condvar::new(), peers_wait }
-    }
-
     /// Adds a job of about so many bytes.
     pub(crate) fn push(&self, job: Job, bytes: usize) -> Result<(), NodeError> {
         let mut state = self.state.lock();
@@ -139,21 +104,10 @@ impl Queue {
             return Err(NodeError::TooManyRequests);
         }
         state.bytes += bytes;
-        state.awaited |= job.is_awaited();
-        if state.jobs.is_empty() {
-            state.since = Some(Instant::now());
-        }
         state.jobs.push(job);
-        let wakes = match state.sleep {
-            Sleep::No => false,
-            Sleep::ForAny => true,
-            Sleep::ForClients => state.is_ripe(),
-        };
-        if wakes {
-            state.sleep = Sleep::No;
-        }
+        let sleeping = std::mem::take(&mut state.sleeping);
         drop(state);
-        if wakes {
+        if sleeping {
             self.wake.notify_one();
         }
         Ok(())
@@ -166,46 +120,32 @@ impl Queue {
             match wait {
                 Wait::No => break,
                 Wait::Forever => {
-                    state.sleep = Sleep::ForAny;
+                    state.sleeping = true;
                     self.wake.wait(&mut state);
                 }
                 Wait::Until(deadline) => {
-                    state.sleep = Sleep::ForAny;
+                    state.sleeping = true;
                     if self.wake.wait_until(&mut state, deadline).timed_out() {
                         break;
                     }
                 }
             }
         }
+        state.sleeping = false;
+        state.woken = false;
         if matches!(wait, Wait::Forever | Wait::Until(_)) {
-            self.await_client(&mut state);
             self.linger(&mut state, std::thread::sleep);
         }
-        state.sleep = Sleep::No;
-        state.woken = false;
         if state.jobs.len() <= GROUP_MAX {
             std::mem::swap(&mut state.jobs, group);
-            (state.bytes, state.awaited) = (0, false);
+            state.bytes = 0;
         } else {
             // The share of the bytes is an estimate; it is exact again when the queue is empty.
             let before = state.jobs.len();
             group.extend(state.jobs.drain(..GROUP_MAX));
             state.bytes -= state.bytes / before * GROUP_MAX;
-            state.awaited = state.jobs.iter().any(Job::is_awaited);
         }
         !(group.is_empty() && state.closed)
-    }
-
-    /// Nobody waits for what peers sent, and a flush for each of their messages would cost more than the entries in it: it
-    /// is done with the next command of a client, or when it has waited long enough.
-    fn await_client(&self, state: &mut MutexGuard<'_, State>) {
-        let Some(deadline) = state.since.and_then(|since| since.checked_add(self.peers_wait)) else { return };
-        while !state.is_ripe() && !state.jobs.is_empty() && !state.woken && !state.closed {
-            state.sleep = Sleep::ForClients;
-            if self.wake.wait_until(state, deadline).timed_out() {
-                return;
-            }
-        }
     }
 
     /// Notes how long a task lately waited for a worker of the runtime, which is how far it is behind with its work.
@@ -269,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_at_once_and_takes_again_when_emptied() {
-        let queue = Queue::new(Duration::ZERO);
+        let queue = Queue::default();
         for _ in 0..WAITING_MAX {
             queue.push(job(), 1).unwrap();
         }
@@ -282,14 +222,14 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_but_one_large_request_always_fits() {
-        let queue = Queue::new(Duration::ZERO);
+        let queue = Queue::default();
         queue.push(job(), WAITING_BYTES_MAX * 2).unwrap();
         assert!(matches!(queue.push(job(), 1), Err(NodeError::TooManyRequests)));
     }
 
     #[test]
     fn a_group_waits_for_more_only_while_the_runtime_is_behind() {
-        let queue = Queue::new(Duration::ZERO);
+        let queue = Queue::default();
         // How many there are in the end when one more comes in each of the first so many pauses.
         let grown = |coming: usize| {
             queue.state.lock().jobs.clear();
@@ -314,47 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn what_peers_sent_is_taken_with_what_a_client_waits_for() {
-        let from_peer = || Job::Peer { input: Input::Tick, applied: oneshot::channel().0 };
-        let taken = |peers_wait, last: Option<Job>| {
-            let queue = Queue::new(peers_wait);
-            queue.push(from_peer(), 1).unwrap();
-            std::thread::scope(|scope| {
-                let taker = scope.spawn(|| {
-                    let mut group = Vec::new();
-                    assert!(queue.take(&mut group, Wait::Forever));
-                    group.len()
-                });
-                while last.is_some() && queue.state.lock().sleep != Sleep::ForClients {
-                    std::thread::yield_now();
-                }
-                if let Some(last) = last {
-                    queue.push(from_peer(), 1).unwrap();
-                    assert!(!taker.is_finished(), "nobody waits for it");
-                    queue.push(last, 1).unwrap();
-                }
-                taker.join().unwrap()
-            })
-        };
-        let ever = Duration::from_secs(3600);
-        assert_eq!(taken(ever, Some(job())), 3, "with the client's");
-        assert_eq!(taken(Duration::from_millis(1), None), 1, "when it has waited long enough");
-        assert_eq!(taken(Duration::ZERO, None), 1, "at once");
-        let queue = Queue::new(ever);
-        (0..GROUP_MAX).for_each(|_| queue.push(from_peer(), 1).unwrap());
-        let mut group = Vec::new();
-        assert!(queue.take(&mut group, Wait::Forever));
-        assert_eq!(group.len(), GROUP_MAX, "a full group waits for nobody");
-        queue.push(from_peer(), 1).unwrap();
-        queue.close();
-        group.clear();
-        assert!(queue.take(&mut group, Wait::Forever), "the end waits for nobody");
-        assert_eq!(group.len(), 1);
-    }
-
-    #[test]
     fn a_closed_queue_is_drained_first() {
-        let queue = Queue::new(Duration::ZERO);
+        let queue = Queue::default();
         queue.push(job(), 1).unwrap();
         queue.close();
         assert!(matches!(queue.push(job(), 1), Err(NodeError::Stopped)));

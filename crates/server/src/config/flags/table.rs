@@ -239,7 +239,7 @@ pub static FLAGS: &[Flag] = &[
         REPLICATION,
         "sync-interval",
         "5ms",
-        "The longest that an entry waits to be batched with others, before it is sent to peers and again where it arrives.",
+        "The longest that an entry waits to be batched with others before it is sent to peers.",
         |c, v| to_duration(&mut c.sync_interval, v),
     ),
     duration(
