@@ -43,7 +43,7 @@ impl Default for Tuning {
             batch_bytes: 1 << 20,
             in_flight_bytes: 4 << 20,
             ack_interval_ms: 50,
-            lazy_ack_interval_ms: 250,
+            lazy_ack_interval_ms: 100,
             forward_acks_interval_ms: 500,
             // Longer than a round trip and an interval of acknowledgements over most links.
             forward_delay_ms: 1_000,

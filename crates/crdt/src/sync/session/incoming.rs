@@ -83,7 +83,7 @@ pub(super) struct Incoming {
 }
 
 /// Who has sent so much may be waiting for an acknowledgement: a part of the smallest window.
-const EAGER_BYTES: usize = 32 << 10;
+const EAGER_BYTES: usize = 16 << 10;
 
 impl Incoming {
     pub fn meet(&mut self, member: Origin, vector: &VersionVector) {
