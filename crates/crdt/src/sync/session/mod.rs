@@ -135,6 +135,8 @@ pub struct Session {
     wish: Option<Option<Place>>,
     /// What was here when it was known under which birth the peer begins with that snapshot.
     announced: Option<VersionVector>,
+    /// When that was asked for last, milliseconds of the monotonic clock.
+    asked_ms: u64,
     outgoing: outgoing::Outgoing,
     incoming: incoming::Incoming,
     compare: compare::Compare,
@@ -161,6 +163,7 @@ impl Session {
             search: None,
             wish: None,
             announced: None,
+            asked_ms: 0,
             outgoing: outgoing::Outgoing::default(),
             incoming: incoming::Incoming::default(),
             compare: compare::Compare::default(),
@@ -247,6 +250,7 @@ impl Session {
             Message::SnapshotWanted { after } => {
                 turn.inputs.push(Input::Hold);
                 if self.announced.is_none() {
+                    self.asked_ms = now.mono_ms;
                     turn.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
                 }
                 self.wish = Some(after);
@@ -280,7 +284,7 @@ impl Session {
         greeting::check_member(replica, durable, peer.member)?;
         let tuning = *self.exchange.tuning();
         turn.messages.extend(self.clocks.ping(tuning.ping_interval_ms, now));
-        self.give(&peer, replica, durable, &mut turn);
+        self.give(&peer, replica, durable, now, &mut turn);
         if self.stage == Stage::Snapshot {
             self.open_after_all(&peer, replica, durable, now, &mut turn);
         }
@@ -301,12 +305,18 @@ impl Session {
 
     /// Gives what is wished for once the peer's birth is announced on disk. All that was applied before is in the snapshot
     /// then; and whoever counts an acknowledgement of what comes later knows of the birth.
-    fn give(&mut self, peer: &Peer, replica: &Replica, durable: &VersionVector, turn: &mut Turn) {
+    fn give(&mut self, peer: &Peer, replica: &Replica, durable: &VersionVector, now: Now, turn: &mut Turn) {
         if self.wish.is_none() {
             return;
         }
         if self.announced.is_none() && replica.birth_of(peer.member) == Some(peer.birth) {
             self.announced = Some(replica.vector().clone());
+        }
+        let patience_ms = self.exchange.tuning().patience_ms;
+        if self.announced.is_none() && now.mono_ms >= self.asked_ms.saturating_add(patience_ms) {
+            // A wish of an earlier run of it that arrived late has announced that one over this.
+            self.asked_ms = now.mono_ms;
+            turn.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
         }
         if self.announced.as_ref().is_some_and(|upto| durable.covers(upto))
             && let Some(after) = self.wish.take()
