@@ -7,9 +7,8 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
-use crate::id::{Dot, Identity, ReplicaId};
+use crate::id::{Dot, Identity};
 use crate::key::Keyspace;
-use crate::members::Members;
 use crate::notice::{MergeReport, Notice};
 use crate::origins::OriginState;
 use crate::replica::{Effects, Replica};
@@ -148,7 +147,7 @@ impl Installer {
                 refused.into_iter().partition(|lost| lost.entry.head.dot.origin.replica == identity.replica);
             tail.splice(0..0, own);
             // Who is a member and made it has it, and makes it again.
-            let is_gone = |lost: &Lost| is_gone(&replica.members, lost.entry.head.dot.origin.replica);
+            let is_gone = |lost: &Lost| !replica.members.is_present(lost.entry.head.dot.origin.replica);
             forsaken = others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
             replica.revision = replica.revision.max(old.revision);
         }
@@ -191,7 +190,7 @@ impl Replica {
             if self.vector.contains(dot) {
                 continue;
             }
-            let counts = was_heard_of || !is_gone(&self.members, dot.origin.replica);
+            let counts = was_heard_of || self.members.is_present(dot.origin.replica);
             if counts && !is_outlived && self.admit(replica, &logged.entry).is_ok() {
                 self.apply(now, Entry::clone(&logged.entry), effects);
             } else {
@@ -251,11 +250,6 @@ impl Replica {
             effects.records.push(record.encode());
         }
     }
-}
-
-/// Whether that is no member, or none any more.
-fn is_gone(members: &Members, member: ReplicaId) -> bool {
-    members.get(member).is_none_or(|member| member.removed)
 }
 
 impl Installer {

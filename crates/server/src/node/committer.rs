@@ -9,10 +9,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::event::Commit;
+use eddy_crdt::id::Origin;
 use eddy_crdt::notice::Notice;
 use eddy_crdt::op::{Command, Reply};
 use eddy_crdt::replica::{Effects, Input, Replica};
 use eddy_crdt::tally::Tally;
+use eddy_crdt::vector::VersionVector;
 use parking_lot::RwLockWriteGuard;
 use tokio::sync::oneshot;
 
@@ -41,9 +43,7 @@ const ACKS_WAITING_MAX: usize = 256;
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     /// Acknowledgements that wait.
-    acks: Vec<Input>,
-    /// Since when the first of them does, milliseconds of the monotonic clock.
-    acks_since_ms: u64,
+    acks: Option<WaitingAcks>,
     /// Groups handed on so far; the number of the last one.
     handed_on: u64,
     /// Sweeping must wait until this group is durable: it holds the compaction.
@@ -52,6 +52,33 @@ pub(crate) struct Committer {
     records_since_sweep: usize,
     /// Compactions that are answered when the sweep is done and on disk.
     physical: Vec<Answer>,
+}
+
+/// Acknowledgements of several messages, which are applied as one: the floor is looked for once.
+struct WaitingAcks {
+    own: VersionVector,
+    acks: Vec<(Origin, VersionVector)>,
+    /// Of how many messages.
+    inputs: usize,
+    /// Since when the first waits, milliseconds of the monotonic clock.
+    since_ms: u64,
+}
+
+impl WaitingAcks {
+    fn since(since_ms: u64) -> Self {
+        Self { own: VersionVector::default(), acks: Vec::new(), inputs: 0, since_ms }
+    }
+
+    fn add(&mut self, own: &VersionVector, acks: Vec<(Origin, VersionVector)>) {
+        self.own.merge(own);
+        self.acks.extend(acks);
+        self.inputs += 1;
+    }
+
+    /// When they have waited long enough.
+    fn due_ms(&self) -> u64 {
+        self.since_ms.saturating_add(ACKS_WAIT_MS)
+    }
 }
 
 /// Tells everyone when the committer ends, be it by a panic.
@@ -100,8 +127,7 @@ impl Committer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
-            acks: Vec::new(),
-            acks_since_ms: 0,
+            acks: None,
             handed_on: 0,
             sweep_after: 0,
             // What died before the last stop may still be on disk.
@@ -117,7 +143,7 @@ impl Committer {
         let mut group = Vec::new();
         let mut deadline = self.shared.replica.read().next_tick_ms();
         loop {
-            deadline = deadline.into_iter().chain(self.acks_due_ms()).min();
+            deadline = deadline.into_iter().chain(self.acks.as_ref().map(WaitingAcks::due_ms)).min();
             let wait = match deadline {
                 _ if self.may_sweep() => Wait::No,
                 Some(deadline_ms) if self.shared.is_writable() && !self.shared.is_paused() => {
@@ -129,7 +155,7 @@ impl Committer {
                 break;
             }
             if !self.shared.is_writable() {
-                self.acks.clear();
+                self.acks = None;
                 for job in group.drain(..) {
                     job.refuse(self.shared.write_error());
                 }
@@ -185,11 +211,8 @@ impl Committer {
                 RwLockWriteGuard::bump(&mut replica);
             }
             match job {
-                Job::Peer { input: input @ Input::Acks { .. }, applied: told } => {
-                    if self.acks.is_empty() {
-                        self.acks_since_ms = now.mono_ms;
-                    }
-                    self.acks.push(input);
+                Job::Peer { input: Input::Acks { own, acks }, applied: told } => {
+                    self.acks.get_or_insert_with(|| WaitingAcks::since(now.mono_ms)).add(&own, acks);
                     applied.applied.push((told, false));
                     continue;
                 }
@@ -209,10 +232,10 @@ impl Committer {
             }
             acks_only = false;
         }
-        let acks_due = self.acks_due_ms().is_some_and(|due_ms| due_ms <= now.mono_ms);
-        let acks_now = !acks_only || acks_due || self.acks.len() >= ACKS_WAITING_MAX;
-        if let Some(acks) = together(acks_now.then(|| self.acks.drain(..)).into_iter().flatten()) {
-            applied.take(replica.handle(now, acks));
+        if let Some(WaitingAcks { own, acks, .. }) =
+            self.acks.take_if(|acks| !acks_only || acks.due_ms() <= now.mono_ms || acks.inputs >= ACKS_WAITING_MAX)
+        {
+            applied.take(replica.handle(now, Input::Acks { own, acks }));
         }
         if replica.next_tick_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
             let effects = replica.handle(now, Input::Tick);
@@ -277,11 +300,6 @@ impl Committer {
         deadline
     }
 
-    /// When the acknowledgements that wait have waited long enough.
-    fn acks_due_ms(&self) -> Option<u64> {
-        (!self.acks.is_empty()).then(|| self.acks_since_ms.saturating_add(ACKS_WAIT_MS))
-    }
-
     fn apply(
         &mut self,
         replica: &mut Replica,
@@ -344,17 +362,6 @@ impl Committer {
         self.shared.observer.swept(sweep.dead.len());
         self.shared.pipe.send(Work::Trim { dead: sweep.dead, waiting });
     }
-}
-
-/// Acknowledgements as one: the floor is looked for once.
-fn together(inputs: impl Iterator<Item = Input>) -> Option<Input> {
-    inputs.reduce(|mut all, input| {
-        if let (Input::Acks { own, acks }, Input::Acks { own: later, acks: more }) = (&mut all, input) {
-            own.merge(&later);
-            acks.extend(more);
-        }
-        all
-    })
 }
 
 /// An outcome, and who waits for it.

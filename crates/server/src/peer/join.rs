@@ -195,14 +195,14 @@ async fn take(
                     "a write from before the loss gave something up"
                 );
             }
-            let forsaken =
-                || installed.forsaken.iter().flat_map(|entry| entry.changes.iter().map(|c| (entry.head.dot, c)));
-            for (dot, change) in forsaken().filter(|(_, change)| change.keyspace == Keyspace::Client) {
-                tracing::warn!(
-                    key = %String::from_utf8_lossy(&change.key),
-                    member = %dot.origin.replica,
-                    "a write of a removed member is given up: the others went on without it"
-                );
+            for entry in &installed.forsaken {
+                for change in entry.changes.iter().filter(|change| change.keyspace == Keyspace::Client) {
+                    tracing::warn!(
+                        key = %String::from_utf8_lossy(&change.key),
+                        member = %entry.head.dot.origin.replica,
+                        "a write of a removed member is given up: the others went on without it"
+                    );
+                }
             }
             Ok(Some(Box::new(installed)))
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use eddy_crdt::id::{Origin, ReplicaId};
+use eddy_crdt::id::ReplicaId;
 use eddy_crdt::replica::Input;
 use eddy_crdt::sync::error::SyncError;
 use eddy_crdt::sync::message::{Message, Place, Reason};
@@ -176,7 +176,6 @@ impl Talk<'_> {
         let mut applying: Option<Applying> = None;
         let started = Instant::now();
         let greeting_deadline = started + GREETING_TIMEOUT;
-        let own = node.identity().origin();
         // The last look at what there is to send, and when to look again.
         let mut polled = started.checked_sub(self.peers.sync_interval).unwrap_or(started);
         let mut next = greeting_deadline;
@@ -206,7 +205,7 @@ impl Talk<'_> {
                     }
                     if self.outbox.is_empty() {
                         // What could not be sent so far.
-                        next = next.min(polled + self.patience(own, &durable));
+                        next = next.min(polled + self.patience(&durable));
                     }
                 }
                 message = inbound.message(), if reads => {
@@ -218,11 +217,11 @@ impl Talk<'_> {
                     if let Err(end) = self.receive(frame.message, &durable.borrow().vector.clone()) {
                         return end;
                     }
-                    next = next.min(polled + self.patience(own, &durable));
+                    next = next.min(polled + self.patience(&durable));
                 }
                 applied = async { match applying.as_mut() { Some(a) => a.await, None => std::future::pending().await } } => {
                     applying = None;
-                    next = next.min(polled + self.patience(own, &durable));
+                    next = next.min(polled + self.patience(&durable));
                     match applied {
                         Ok(false) => {}
                         Ok(true) => {
@@ -238,7 +237,7 @@ impl Talk<'_> {
                         return End::Stopped;
                     }
                     durable.mark_unchanged();
-                    next = next.min(polled + self.patience(own, &durable));
+                    next = next.min(polled + self.patience(&durable));
                 }
                 () = sleep_until(next), if self.outbox.is_empty() => {
                     if self.seat.is_none() && Instant::now() > greeting_deadline {
@@ -289,8 +288,8 @@ impl Talk<'_> {
     }
 
     /// How long after one look at what there is to send the next is due.
-    fn patience(&self, own: Origin, durable: &tokio::sync::watch::Receiver<Durable>) -> Duration {
-        let on_disk = durable.borrow();
+    fn patience(&self, durable: &tokio::sync::watch::Receiver<Durable>) -> Duration {
+        let (own, on_disk) = (self.peers.node.identity().origin(), durable.borrow());
         let is_urgent = self.session.lock().is_urgent(own, on_disk.offered, &on_disk.vector);
         if is_urgent { self.peers.sync_interval } else { self.peers.sync_interval.max(LOOK_AGAIN) }
     }

@@ -250,8 +250,7 @@ impl Session {
             Message::SnapshotWanted { after } => {
                 turn.inputs.push(Input::Hold);
                 if self.announced.is_none() {
-                    self.asked_ms = now.mono_ms;
-                    turn.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
+                    self.announce(peer, now, turn);
                 }
                 self.wish = Some(after);
             }
@@ -303,6 +302,12 @@ impl Session {
         Ok(turn)
     }
 
+    /// Asks the replica to note under which birth the peer begins.
+    fn announce(&mut self, peer: &Peer, now: Now, turn: &mut Turn) {
+        self.asked_ms = now.mono_ms;
+        turn.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
+    }
+
     /// Gives what is wished for once the peer's birth is announced on disk. All that was applied before is in the snapshot
     /// then; and whoever counts an acknowledgement of what comes later knows of the birth.
     fn give(&mut self, peer: &Peer, replica: &Replica, durable: &VersionVector, now: Now, turn: &mut Turn) {
@@ -315,8 +320,7 @@ impl Session {
         let patience_ms = self.exchange.tuning().patience_ms;
         if self.announced.is_none() && now.mono_ms >= self.asked_ms.saturating_add(patience_ms) {
             // A wish of an earlier run of it that arrived late has announced that one over this.
-            self.asked_ms = now.mono_ms;
-            turn.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
+            self.announce(peer, now, turn);
         }
         if self.announced.as_ref().is_some_and(|upto| durable.covers(upto))
             && let Some(after) = self.wish.take()

@@ -215,10 +215,19 @@ impl Outgoing {
     fn has_news(&self, own: Origin, offered: u64, durable: &VersionVector, max_bytes: usize) -> bool {
         let is_news = |dot: Dot| {
             let seq = if dot.origin == own { dot.seq.min(offered) } else { dot.seq };
-            let comes_another_way = dot.origin.replica != own.replica && self.links.contains(&dot.origin.replica);
-            seq > self.sent.get(dot.origin) && !comes_another_way
+            seq > self.sent.get(dot.origin) && !self.comes_another_way(own, dot.origin)
         };
-        self.in_flight_bytes < self.window.bytes.min(max_bytes) && durable.iter().any(is_news)
+        self.has_room(max_bytes) && durable.iter().any(is_news)
+    }
+
+    /// Whether more may be on its way to the peer.
+    fn has_room(&self, max_bytes: usize) -> bool {
+        self.in_flight_bytes < self.window.bytes.min(max_bytes)
+    }
+
+    /// Whether the peer is connected with whoever makes those entries.
+    fn comes_another_way(&self, own: Origin, origin: Origin) -> bool {
+        origin.replica != own.replica && self.links.contains(&origin.replica)
     }
 
     /// How far entries may be sent: what is durable, but entries of those who are connected with the peer themselves
@@ -231,7 +240,7 @@ impl Outgoing {
         let bound = |dot: Dot| {
             let seq = if dot.origin == own {
                 offered
-            } else if dot.origin.replica != own.replica && self.links.contains(&dot.origin.replica) {
+            } else if self.comes_another_way(own, dot.origin) {
                 self.old.get(dot.origin)
             } else {
                 dot.seq
@@ -247,8 +256,7 @@ impl Session {
     /// to mark entries as offered ([`crate::replica::Input::Offer`]), and one not to: what was not offered and is
     /// written over need never be sent.
     pub fn takes_entries(&self) -> bool {
-        let (out, max_bytes) = (&self.outgoing, self.exchange.tuning().in_flight_bytes);
-        self.stage == Stage::Open && out.in_flight_bytes < out.window.bytes.min(max_bytes)
+        self.stage == Stage::Open && self.outgoing.has_room(self.exchange.tuning().in_flight_bytes)
     }
 
     /// Up to which of the replica's own entries the mark that they were offered is on disk: those behind it are not
