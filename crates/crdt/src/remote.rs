@@ -237,7 +237,12 @@ impl Replica {
                 (None, None) => Step::Nothing,
                 (before, after) if before == after => Step::Nothing,
                 (_, None) => Step::Delete,
-                (Some(before), Some(after)) if merge::replaces(&rules, change.keyspace, &change.key, before, after) => {
+                (Some(before), Some(after)) if before.incarnation != after.incarnation => Step::Replace,
+                // Without a merge it is what the writer's own clients saw, from one value to the next.
+                (Some(before), Some(after))
+                    if outcome.rule.is_some()
+                        && merge::replaces(&rules, change.keyspace, &change.key, before, after) =>
+                {
                     Step::Replace
                 }
                 (_, Some(_)) => Step::Put,

@@ -115,6 +115,12 @@ impl Windows {
         rules: &Rules,
     ) -> (Option<u64>, bool) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
+        if open.window.versions().iter().all(|version| floor.contains(version.dot)) {
+            // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
+            let number = open.base_number;
+            self.of_mut(keyspace).remove(key);
+            return (self.release(number), false);
+        }
         let settled = open.window.settle(floor, rules, keyspace, key);
         self.settled(keyspace, key, &settled, floor, None)
     }
