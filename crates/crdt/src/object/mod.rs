@@ -2,6 +2,7 @@
 //!
 //! - [`json`]: a strict reader that keeps numbers as they are, and the one way a merged value is written;
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
+//! - [`shared`]: what all versions have in common, which needs no merging;
 //! - [`document`]: leaves as an Automerge document; [`replay`]: versions replayed into one;
 //! - [`peek`]: one field without reading the rest.
 
@@ -12,6 +13,7 @@ pub mod path;
 pub mod peek;
 pub mod replay;
 pub mod schema;
+pub mod shared;
 
 use std::collections::BTreeMap;
 

@@ -21,6 +21,7 @@ use super::json::Json;
 use super::leaves;
 use super::path::{Path, Step};
 use super::schema::{Resolution, Schema};
+use super::shared::{self, Divided};
 
 /// Numbers beyond this are no counters: sums of them must not overflow.
 const COUNTER_MAX: i64 = 1 << 47;
@@ -68,15 +69,19 @@ pub fn merge(
     let versions: Vec<&(&Version, Cow<'_, Object>)> = order.iter().map(|&at| &versions[at]).collect();
     let Some((_, first)) = versions.first() else { return Ok(None) };
     let schema = first.schema(rules);
+    let all: Vec<&Json> = versions.iter().map(|(_, object)| &object.json).chain(base.map(|base| &base.json)).collect();
+    let Divided { shared, rests } = Divided::of(&all, &schema);
+    let (rests, base) = rests.split_at(versions.len());
 
-    let mut replay = Replay::new(base, &schema)?;
-    replay.run(&versions)?;
+    let mut replay = Replay::new(base.first(), &schema)?;
+    replay.run(&versions, rests)?;
     let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     let mut merged = replay.state(&heads, &versions)?;
     let replaced = schema.is_pod() && replay.follow_node(&mut merged, &heads, &versions)?.is_some();
     replay.clamp(&mut merged);
-    let object = replay.assemble(&merged);
-    let given_up = replay.given_up(&object, &versions);
+    let merged = replay.assemble(&merged);
+    let given_up = replay.given_up(&merged, &versions);
+    let object = shared::join(shared, merged);
     Ok(Some(Merged { value: Bytes::from(object.canonical()), given_up, replaced }))
 }
 
@@ -97,17 +102,18 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(base: Option<&Object>, schema: &'a Schema<'a>) -> Result<Self, DocumentError> {
+    fn new(base: Option<&Json>, schema: &'a Schema<'a>) -> Result<Self, DocumentError> {
         let mut leaves = HashMap::new();
         let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
         let (document, base_point) = Document::new(base.iter().map(|(key, scalar)| (key.clone(), scalar.clone())))?;
         Ok(Self { schema, document, base, base_point, replayed: vec![], touched: BTreeSet::new(), leaves })
     }
 
-    fn run(&mut self, versions: &[&(&Version, Cow<'_, Object>)]) -> Result<(), DocumentError> {
+    /// Replays the versions, of which `objects` tells what is not the same in all.
+    fn run(&mut self, versions: &[&(&Version, Cow<'_, Object>)], objects: &[Json]) -> Result<(), DocumentError> {
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
         let graph = Graph::of(&plain);
-        for (at, (version, object)) in versions.iter().enumerate() {
+        for (at, ((version, _), object)) in versions.iter().zip(objects).enumerate() {
             let after = scalars(object, self.schema, &mut self.leaves);
             let parents = graph.parents(at);
             let mut seen = BTreeMap::new();
@@ -282,9 +288,9 @@ fn named(keys: &[&str]) -> String {
 }
 
 /// An object's leaves as scalars; where they lie is noted beside.
-fn scalars(object: &Object, schema: &Schema<'_>, known: &mut HashMap<String, (Path, Resolution)>) -> Scalars {
+fn scalars(object: &Json, schema: &Schema<'_>, known: &mut HashMap<String, (Path, Resolution)>) -> Scalars {
     let mut scalars = Scalars::new();
-    leaves::flatten(&object.json, schema, &mut |key, path, text| {
+    leaves::flatten(object, schema, &mut |key, path, text| {
         let resolution = match known.get(key) {
             Some((_, resolution)) => *resolution,
             None => {
