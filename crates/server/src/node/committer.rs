@@ -1,23 +1,24 @@
 //! The one thread that changes the replica.
 //!
-//! It takes what waits in the queue as one group, applies it and hands its records on to the storage thread; while
-//! that one flushes, the next group collects. It sleeps until there is a job or a lease runs out: an idle node does
-//! not wake. Between groups it sweeps what a compaction hid, in slices.
+//! It takes what waits in the queue as one group, applies clients' commands and then as much of what peers sent as a
+//! group has time for, and hands the records on to the storage thread; while that one flushes, the next group collects.
+//! It sleeps until there is a job or a lease runs out: an idle node does not wake. Between groups it sweeps what a
+//! compaction hid, in slices.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::event::Commit;
-use eddy_crdt::id::Origin;
 use eddy_crdt::notice::Notice;
 use eddy_crdt::op::{Command, Reply};
 use eddy_crdt::replica::{Effects, Input, Replica};
 use eddy_crdt::tally::Tally;
-use eddy_crdt::vector::VersionVector;
 use parking_lot::RwLockWriteGuard;
 use tokio::sync::oneshot;
 
+use super::backlog::{self, Handed, Told, WaitingAcks};
 use super::pipe::{Flush, Work};
 use super::queue::{Job, Wait};
 use super::{NodeError, Outcome, Shared};
@@ -32,18 +33,18 @@ const SWEEP_SLICE: usize = 512;
 /// After so many records the replica is asked for records that died without a compaction (ended leases, alarms).
 const RECORDS_PER_SWEEP: usize = 4096;
 
-/// How long acknowledgements of members wait for something else to be done with, milliseconds. Nobody waits for them, and
-/// a flush for each would cost more than the entry that it is for: a member hears of every entry from all others.
-const ACKS_WAIT_MS: u64 = 250;
-
-/// But no more of them than this.
-const ACKS_WAITING_MAX: usize = 256;
+/// How long a group works on what peers sent, before its answers go on their way. Merges may take milliseconds each: however
+/// far behind its peers a replica is, its clients wait for no more of that. Less, and many busy clients would leave too little
+/// time for it.
+const PEERS_PER_GROUP: Duration = Duration::from_millis(20);
 
 /// See the module.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     /// Acknowledgements that wait.
     acks: Option<WaitingAcks>,
+    /// What else sessions have handed on and no group had time for, in order.
+    backlog: VecDeque<Handed>,
     /// Groups handed on so far; the number of the last one.
     handed_on: u64,
     /// Sweeping must wait until this group is durable: it holds the compaction.
@@ -52,33 +53,6 @@ pub(crate) struct Committer {
     records_since_sweep: usize,
     /// Compactions that are answered when the sweep is done and on disk.
     physical: Vec<Answer>,
-}
-
-/// Acknowledgements of several messages, which are applied as one: the floor is looked for once.
-struct WaitingAcks {
-    own: VersionVector,
-    acks: Vec<(Origin, VersionVector)>,
-    /// Of how many messages.
-    inputs: usize,
-    /// Since when the first waits, milliseconds of the monotonic clock.
-    since_ms: u64,
-}
-
-impl WaitingAcks {
-    fn since(since_ms: u64) -> Self {
-        Self { own: VersionVector::default(), acks: Vec::new(), inputs: 0, since_ms }
-    }
-
-    fn add(&mut self, own: &VersionVector, acks: Vec<(Origin, VersionVector)>) {
-        self.own.merge(own);
-        self.acks.extend(acks);
-        self.inputs += 1;
-    }
-
-    /// When they have waited long enough.
-    fn due_ms(&self) -> u64 {
-        self.since_ms.saturating_add(ACKS_WAIT_MS)
-    }
 }
 
 /// Tells everyone when the committer ends, be it by a panic.
@@ -101,7 +75,7 @@ struct Applied {
     commits: Vec<Commit>,
     replies: Vec<Answer>,
     /// Sessions whose input is applied.
-    applied: Vec<(oneshot::Sender<Result<bool, NodeError>>, bool)>,
+    applied: Vec<Told>,
     notices: Vec<Notice>,
     /// Entries of other replicas that were applied.
     remote_entries: usize,
@@ -128,6 +102,7 @@ impl Committer {
         Self {
             shared,
             acks: None,
+            backlog: VecDeque::new(),
             handed_on: 0,
             sweep_after: 0,
             // What died before the last stop may still be on disk.
@@ -145,7 +120,7 @@ impl Committer {
         loop {
             deadline = deadline.into_iter().chain(self.acks.as_ref().map(WaitingAcks::due_ms)).min();
             let wait = match deadline {
-                _ if self.may_sweep() => Wait::No,
+                _ if self.may_sweep() || !self.backlog.is_empty() => Wait::No,
                 Some(deadline_ms) if self.shared.is_writable() && !self.shared.is_paused() => {
                     Wait::Until(self.shared.started + Duration::from_millis(deadline_ms))
                 }
@@ -156,6 +131,7 @@ impl Committer {
             }
             if !self.shared.is_writable() {
                 self.acks = None;
+                backlog::refuse_all(&mut self.backlog, || self.shared.write_error());
                 for job in group.drain(..) {
                     job.refuse(self.shared.write_error());
                 }
@@ -165,18 +141,20 @@ impl Committer {
                 continue;
             }
             if self.shared.is_paused() {
+                backlog::refuse_all(&mut self.backlog, || NodeError::NoSpace);
                 self.refuse_growth(&mut group);
                 deadline = self.shared.replica.read().next_tick_ms();
                 continue;
             }
             let now_ms = self.shared.now().mono_ms;
-            if !group.is_empty() || deadline.is_some_and(|deadline| deadline <= now_ms) {
+            if !group.is_empty() || !self.backlog.is_empty() || deadline.is_some_and(|deadline| deadline <= now_ms) {
                 deadline = self.commit(&mut group);
             }
             if self.may_sweep() {
                 self.sweep();
             }
         }
+        backlog::refuse_all(&mut self.backlog, || NodeError::Stopped);
         for (reply, _) in self.physical.drain(..) {
             answer(reply, Err(NodeError::Stopped));
         }
@@ -206,36 +184,22 @@ impl Committer {
         let mut replica = shared.replica.write();
         let now = shared.now();
         let mut acks_only = true;
+        // Clients first, whoever came first: somebody waits for them.
         for (place, job) in group.drain(..).enumerate() {
             if place % COMMANDS_PER_LOCK == COMMANDS_PER_LOCK - 1 {
                 RwLockWriteGuard::bump(&mut replica);
             }
             match job {
-                Job::Peer { input: Input::Acks { own, acks }, applied: told } => {
-                    self.acks.get_or_insert_with(|| WaitingAcks::since(now.mono_ms)).add(&own, acks);
-                    applied.applied.push((told, false));
-                    continue;
-                }
                 Job::Client { command, physical, reply } => {
                     self.apply(&mut replica, command, physical, reply, &mut applied);
+                    acks_only = false;
                 }
-                Job::Peer { input, applied: told } => {
-                    let (records, notices) = (applied.records.len(), applied.notices.len());
-                    let is_entries = matches!(input, Input::Entries { .. });
-                    applied.take(replica.handle(shared.now(), input));
-                    if is_entries {
-                        applied.remote_entries += applied.records.len() - records;
-                    }
-                    let refused = applied.notices[notices..].iter().any(Notice::is_refusal);
-                    applied.applied.push((told, refused));
-                }
+                Job::Peer { input, applied: told } => self.backlog.push_back(Handed::new(input, told)),
             }
-            acks_only = false;
         }
-        if let Some(WaitingAcks { own, acks, .. }) =
-            self.acks.take_if(|acks| !acks_only || acks.due_ms() <= now.mono_ms || acks.inputs >= ACKS_WAITING_MAX)
-        {
-            applied.take(replica.handle(now, Input::Acks { own, acks }));
+        acks_only &= !self.work_off(&mut replica, &mut applied);
+        if let Some(acks) = self.acks.take_if(|acks| !acks_only || acks.due_ms() <= now.mono_ms || acks.is_full()) {
+            applied.take(replica.handle(now, acks.into_input()));
         }
         if replica.next_tick_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
             let effects = replica.handle(now, Input::Tick);
@@ -298,6 +262,39 @@ impl Committer {
         };
         shared.pipe.flush(flush);
         deadline
+    }
+
+    /// Applies what peers sent, as long as a group may take; says whether there was more than acknowledgements.
+    fn work_off(&mut self, replica: &mut RwLockWriteGuard<'_, Replica>, applied: &mut Applied) -> bool {
+        let until = Instant::now() + PEERS_PER_GROUP;
+        let mut more_than_acks = false;
+        while let Some(mut handed) = self.backlog.pop_front() {
+            while let Some(input) = handed.slice() {
+                let now = self.shared.now();
+                if let Input::Acks { own, acks } = input {
+                    self.acks.get_or_insert_with(|| WaitingAcks::since(now.mono_ms)).add(&own, acks);
+                    continue;
+                }
+                let (records, notices) = (applied.records.len(), applied.notices.len());
+                let is_entries = matches!(input, Input::Entries { .. });
+                applied.take(replica.handle(now, input));
+                if is_entries {
+                    applied.remote_entries += applied.records.len() - records;
+                }
+                if applied.notices[notices..].iter().any(Notice::is_refusal) {
+                    handed.refuse();
+                }
+                more_than_acks = true;
+                if Instant::now() >= until {
+                    self.backlog.push_front(handed);
+                    return true;
+                }
+                // Readers get a chance.
+                RwLockWriteGuard::bump(replica);
+            }
+            applied.applied.push(handed.told());
+        }
+        more_than_acks
     }
 
     fn apply(

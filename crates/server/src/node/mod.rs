@@ -43,6 +43,7 @@ use self::storage_thread::StorageThread;
 use crate::storage::{Doubt, Group, Journal, StorageError};
 
 pub mod autocompact;
+mod backlog;
 mod committer;
 #[cfg(debug_assertions)]
 mod faults;

@@ -154,12 +154,12 @@ impl Handle {
         (Taker(self.clone()), offer)
     }
 
-    /// Has a session's input applied, in one group with whatever else waits. Returns when it is applied, which is
-    /// before it is durable (acknowledgements: when they are noted, a little before that). True when the replica refused
+    /// Has a session's input applied, in one group with whatever else waits, or in several if it is much; clients' commands go
+    /// first. Returns when all of it is applied, which is before it is durable (acknowledgements: when they are noted, a little before that). True when the replica refused
     /// something of it.
     ///
     /// # Errors
-    /// When the queue is full, the disk is, or writes have stopped: nothing was applied.
+    /// When the queue is full, the disk is, or writes have stopped: not all was applied.
     pub(crate) async fn hand_on(&self, input: Input) -> Result<bool, NodeError> {
         let shared = &self.shared;
         if !shared.is_writable() {

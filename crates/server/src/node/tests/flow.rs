@@ -172,6 +172,23 @@ async fn a_full_queue_says_so_at_once() {
 }
 
 #[tokio::test]
+async fn a_client_does_not_wait_for_all_that_a_peer_sent() {
+    const COUNT: usize = 20_000;
+    let disk = Disk::new();
+    let (node, news) = with_news(&disk, COUNT);
+    let before = node.revision();
+    let mut applied = Box::pin(node.hand_on(news));
+    assert!(poll!(&mut applied).is_pending());
+    let revision = put_ok(&node, "a", "1").await;
+    assert!(revision.get() - before.get() < COUNT as i64, "it was the last: {before:?}, {revision:?}");
+    assert_eq!(applied.await, Ok(false), "something was refused");
+    put_ok(&node, "b", "1").await;
+    let reply = node.range(&RangeOp::all(everything())).unwrap();
+    assert_eq!(reply.count, COUNT as i64 + 2);
+    node.shutdown();
+}
+
+#[tokio::test]
 async fn shutdown_answers_what_waits_and_refuses_what_comes() {
     let disk = Disk::new();
     let (node, gate) = gated(&disk);

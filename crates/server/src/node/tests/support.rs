@@ -4,9 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use eddy_crdt::clock::Now;
+use eddy_crdt::entry::Entry;
+use eddy_crdt::genesis::{Founder, Genesis};
 use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
 use eddy_crdt::key::KeyRange;
 use eddy_crdt::op::{Command, DeleteOp, Op, PutLease, PutOp, PutValue, RangeOp, Reply, Txn};
+use eddy_crdt::replica::{Input, Replica};
 use eddy_crdt::revision::Revision;
 use parking_lot::{Condvar, Mutex};
 
@@ -176,4 +180,22 @@ pub(super) fn gated(disk: &Disk) -> (Handle, Gate) {
     let gate = Gate::default();
     let journal = Gated { journal: disk.open(), gate: gate.clone() };
     (start(Box::new(journal), options()).unwrap(), gate)
+}
+
+/// A node of a cluster of two, and what the other of them wrote: so many keys, an entry each.
+pub(super) fn with_news(disk: &Disk, count: usize) -> (Handle, Input) {
+    let founder = |id: ReplicaId| Founder { id, name: id.to_string(), peer_urls: vec![] };
+    let other = Identity { replica: ReplicaId::new(1), ..identity() };
+    let genesis = Genesis { founders: vec![founder(other.replica), founder(identity().replica)], ..Genesis::default() };
+    let now = Now { wall_ms: 1, mono_ms: 1 };
+    let mut peer = Replica::found(other, &genesis).0;
+    let before = peer.vector().clone();
+    for n in 0..count {
+        peer.handle(now, Input::Client(put(&format!("peer-{n}"), "v")));
+    }
+    peer.handle(now, Input::Offer { upto: peer.vector().clone() });
+    let entries = peer.entries_for(&before, peer.vector(), usize::MAX).unwrap();
+    let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
+    let news = Input::Entries { from: other.replica, births: [other.birth].into(), entries };
+    (start(Box::new(disk.open()), Options { genesis: Some(genesis), ..options() }).unwrap(), news)
 }
