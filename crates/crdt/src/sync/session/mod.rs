@@ -344,11 +344,12 @@ impl Session {
         due.into_iter().flatten().chain([ping]).min()
     }
 
-    /// Tells that the replica refused entries that this session gave it: everything is asked for again.
+    /// Tells that the replica refused entries that this session gave it: everything is asked for again; not of a member that
+    /// was removed, of which nothing would be taken either. It hears of that as soon as it is on disk.
     pub fn refused(&mut self, replica: &Replica, now: Now) -> Option<Message> {
-        self.peer.as_ref()?;
+        let peer = self.peer.as_ref()?.member;
         self.incoming.forget();
-        Some(self.ask_again(replica, now, false))
+        (!replica.members.is_removed(peer)).then(|| self.ask_again(replica, now, false))
     }
 
     /// Asks for a chunk of a snapshot, behind `after`; from the beginning when there is nothing yet.
