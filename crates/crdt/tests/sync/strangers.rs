@@ -95,6 +95,21 @@ fn a_removed_member_is_refused_also_in_the_middle_of_a_session() {
     assert_eq!(net.error(again, 0), Some(&SyncError::RemovedMember(id(1))));
 }
 
+#[test]
+fn a_member_whose_removal_is_not_on_disk_yet_is_asked_for_nothing_again() {
+    let mut net = Net::new(3);
+    let wire = net.connect(0, 1);
+    net.run(200);
+    net.nodes[0].flushes = false;
+    for (removes, asks) in [(false, true), (true, false)] {
+        if removes {
+            net.nodes[0].handle(300, Input::Client(Command::MemberRemove(id(1))));
+        }
+        let (node, session) = (&net.nodes[0], &mut net.wires[wire].ends[0].session);
+        assert_eq!(session.refused(&node.replica, node.now(300)).is_some(), asks);
+    }
+}
+
 /// Replica 0 wrote `total` entries, of which a restored disk has only `kept`; then it wrote `more`.
 fn restored(total: usize, kept: usize, more: usize) -> Net {
     let mut net = Net::new(3);
