@@ -58,6 +58,10 @@ struct BirthValue {
     birth: u64,
 }
 
+/// The birth of a member of which several were announced by members that did not know of each other's word. Nothing is ever
+/// acknowledged under it, so nothing settles until that member announces itself.
+pub const CONTESTED: Birth = Birth::new(0);
+
 /// The value of [`SystemKey::Birth`].
 pub fn birth_value(birth: Birth) -> Bytes {
     BirthValue { birth: birth.get() }.encode_to_vec().into()
@@ -230,7 +234,7 @@ impl Members {
         acks.floor(counting.into_iter().map(|id| (id, self.birth_of(id))))
     }
 
-    /// The birth under which a member goes on, if it was announced. Only a first one need not be.
+    /// The birth under which a member goes on, if it was announced; [`CONTESTED`] when several were. Only a first one need not be.
     pub fn birth_of(&self, id: ReplicaId) -> Option<Birth> {
         self.births.get(&id).copied()
     }

@@ -17,6 +17,7 @@ use crate::graph::{self, Graph};
 use crate::id::Dot;
 use crate::index::Incarnation;
 use crate::key::Keyspace;
+use crate::members;
 use crate::object::{self, Object, replay};
 pub use crate::rules::{CounterRule, Rules};
 use crate::system;
@@ -60,6 +61,8 @@ pub enum Rule {
     LastWriter,
     /// Of several grants of one lease the longest.
     LongestLease,
+    /// Of several births that were announced of one member none.
+    ContestedBirth,
 }
 
 /// Something that a concurrent version wanted and did not get.
@@ -236,7 +239,8 @@ fn dead(base: Option<&Live>, versions: &[Version]) -> BTreeSet<Incarnation> {
     dead
 }
 
-/// In the system keyspace the last writer wins, whatever the incarnation; of one lease granted twice the longest stays.
+/// In the system keyspace the last writer wins, whatever the incarnation; of one lease granted twice the longest stays. Of two
+/// births of one member nobody but itself can say which is the later: until it does, it counts under none.
 fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<GivenUp>) -> Outcome {
     if let [head] = live[..] {
         return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
@@ -245,6 +249,13 @@ fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<Given
         Some(system::SystemKey::Lease(_)) => {
             let ttl = |value: &Bytes| system::lease_ttl(value).unwrap_or(0);
             last_writer(live, ttl, Rule::LongestLease, given_up)
+        }
+        Some(system::SystemKey::Birth(_)) if live.iter().any(|head| head.kind != live[0].kind) => {
+            let mut outcome = last_writer(live, |_| 0, Rule::ContestedBirth, given_up);
+            if let Some(live) = &mut outcome.live {
+                live.value = members::birth_value(members::CONTESTED);
+            }
+            outcome
         }
         _ => last_writer(live, |_| 0, Rule::LastWriter, given_up),
     }

@@ -47,11 +47,12 @@ fn place(rng: &mut SmallRng) -> Place {
     let counters = vec![counter("Deployment", "apps/v1"), counter("Pod", "v1")];
     match rng.random_range(0..10) {
         0 => Place::client("elsewhere"),
-        1 => {
-            let key = SystemKey::Lease(LeaseId::new(5)).encode();
+        key @ (1 | 2) => {
+            let (lease, birth) = (SystemKey::Lease(LeaseId::new(5)), SystemKey::Birth(ReplicaId::new(5)));
+            let key = if key == 1 { lease } else { birth }.encode();
             Place { rules: Rules::default(), keyspace: Keyspace::System, key: Box::leak(key.to_vec().into()) }
         }
-        2..5 => Place { rules: Rules { counters, ..Rules::default() }, ..Place::client("/registry/pods/default/a") },
+        3..5 => Place { rules: Rules { counters, ..Rules::default() }, ..Place::client("/registry/pods/default/a") },
         _ => Place::client("/registry/pods/default/a"),
     }
 }
@@ -264,7 +265,7 @@ fn every_replica_agrees_with_every_other_that_knows_the_same() {
         for rule in [Rule::DeletedIncarnation, Rule::OutlivedDelete, Rule::CreatedFirst, Rule::CreatedLast] {
             assert!(rules.contains_key(&Some(rule)), "{rules:?}");
         }
-        for rule in [Rule::FieldMerge, Rule::LastWriter, Rule::LongestLease] {
+        for rule in [Rule::FieldMerge, Rule::LastWriter, Rule::LongestLease, Rule::ContestedBirth] {
             assert!(rules.contains_key(&Some(rule)), "{rules:?}");
         }
     }

@@ -1,7 +1,8 @@
 //! What a user of Kubernetes sees after sites that could not hear each other meet again.
 
-use eddy_crdt::id::{LeaseId, ReplicaId};
+use eddy_crdt::id::{Birth, LeaseId, ReplicaId};
 use eddy_crdt::key::Keyspace;
+use eddy_crdt::members;
 use eddy_crdt::merge::{self, CounterRule, Outcome, Rule, Rules};
 use eddy_crdt::object::json::Json;
 use eddy_crdt::system::{self, SystemKey};
@@ -484,6 +485,27 @@ fn one_lease_granted_twice_is_the_longer_one_and_a_renewal_outlives_an_expiry() 
     sites.put(0, system::lease_value(60, ReplicaId::new(1)));
     sites.delete(1);
     assert_eq!(meet(&mut sites).0.live, None, "revoked");
+}
+
+#[test]
+fn of_two_births_announced_apart_none_counts_until_one_is_announced_again() {
+    let key: &'static [u8] = Box::leak(SystemKey::Birth(ReplicaId::new(5)).encode().to_vec().into());
+    let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
+    let mut sites = Sites::new(place, 3);
+    let announced = |birth| members::birth_value(Birth::new(birth));
+    for births in [[7, 8], [8, 8]] {
+        sites.put(0, announced(births[0]));
+        sites.put(1, announced(births[1]));
+        let (outcome, _) = meet(&mut sites);
+        let (value, rule) = if births[0] == births[1] {
+            (announced(8), Rule::LastWriter)
+        } else {
+            (members::birth_value(members::CONTESTED), Rule::ContestedBirth)
+        };
+        assert_eq!((outcome.live.map(|live| live.value), outcome.rule), (Some(value), Some(rule)));
+        sites.put(2, announced(8));
+        assert_eq!(meet(&mut sites).0.live.map(|live| live.value), Some(announced(8)));
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub(crate) fn rule_name(rule: &Rule) -> &'static str {
         Rule::FieldMerge => "field-merge",
         Rule::LastWriter => "last-writer",
         Rule::LongestLease => "longest-lease",
+        Rule::ContestedBirth => "contested-birth",
     }
 }
 
