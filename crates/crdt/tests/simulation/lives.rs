@@ -232,6 +232,8 @@ impl World {
             if is_new && place.founder && givers.is_empty() && (starting || waited) {
                 // Nobody who answers has anything, or nobody answers at all.
                 self.coverage.count("founded again");
+                // Whom it asked in vain is not spoken to under the birth that it had then.
+                self.stop(host);
                 return self.found(host);
             }
             if !givers.is_empty() {
