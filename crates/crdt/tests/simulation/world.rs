@@ -304,8 +304,9 @@ impl World {
                 None => later.push(number),
             }
         }
-        // What is not on disk yet.
-        up.dead.extend(later.into_iter().filter(|number| *number + 100 > up.replica.next_number()));
+        // What is not on disk yet; the others were trimmed before.
+        let newest = disk.durable.records.last_key_value().map_or(0, |(number, _)| *number);
+        up.dead.extend(later.into_iter().filter(|number| *number > newest));
         if !trimmed.is_empty() {
             disk.write(Write::Trim(trimmed));
         }
