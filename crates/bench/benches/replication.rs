@@ -4,18 +4,24 @@
 //! watches) is measured by `lab`.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use eddy_crdt::clock::Now;
-use eddy_crdt::entry::Entry;
+use eddy_crdt::clock::{Now, Stamp};
+use eddy_crdt::entry::{ChangeKind, Entry};
 use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
+use eddy_crdt::id::{Birth, ClusterId, Dot, Identity, Origin, ReplicaId};
+use eddy_crdt::index::Incarnation;
+use eddy_crdt::key::Keyspace;
+use eddy_crdt::merge::Rules;
 use eddy_crdt::op::{Command, PutLease, PutOp, PutValue};
 use eddy_crdt::replica::{Input, Replica};
 use eddy_crdt::revision::Revision;
 use eddy_crdt::sync::delta::Delta;
+use eddy_crdt::vector::VersionVector;
+use eddy_crdt::window::{Live, Version, Window};
 
 const NOW: Now = Now { wall_ms: 1_700_000_000_000, mono_ms: 0 };
 /// Entries between two acknowledgements, about what a busy replica has.
@@ -159,7 +165,39 @@ fn entries(c: &mut Criterion) {
             })
         });
     });
+    let window = crowd(80, 16);
+    let rules = Rules::default();
+    group.bench_function("80 versions of a 2 KB pod by 8 writers, each 16 behind", |b| {
+        b.iter(|| window.outcome(black_box(&rules), Keyspace::Client, &key(0)));
+    });
     group.finish();
+}
+
+/// A window with so many versions by eight writers in turn, each of which had seen all but that many of the newest.
+fn crowd(versions: u64, behind: u64) -> Window {
+    const WRITERS: u64 = 8;
+    let origin = |at: u64| Origin { replica: ReplicaId::new(at % WRITERS + 1), birth: Birth::new(1) };
+    let dot = |at: u64| Dot { origin: origin(at), seq: at / WRITERS + 1 };
+    let incarnation = Incarnation { stamp: Stamp::default(), dot: dot(0) };
+    let live = |value| Live { value, lease: None, version: 1, incarnation };
+    let mut window = Window::new(Some(live(pod(0, 0, 0))));
+    for at in 0..versions {
+        let mut deps: VersionVector = (0..at.saturating_sub(behind)).map(dot).collect();
+        deps.remove(origin(at));
+        // Half of them write one field, half the other, on what they saw there.
+        let newest = |odd: u64| (0..at.saturating_sub(behind)).rfind(|seen| seen % 2 == odd).unwrap_or(0);
+        let (label, message) = if at % 2 == 0 { (at, newest(1)) } else { (newest(0), at) };
+        window.add(Version {
+            dot: dot(at),
+            stamp: Stamp::new(at),
+            deps: Arc::new(deps),
+            kind: ChangeKind::Put { value: pod(0, label, message), lease: None },
+            version: 2,
+            incarnation,
+        });
+    }
+    assert_eq!(window.heads().count() as u64, WRITERS, "not all are concurrent");
+    window
 }
 
 fn values(c: &mut Criterion) {

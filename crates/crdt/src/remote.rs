@@ -237,15 +237,15 @@ impl Replica {
                 (None, None) => Step::Nothing,
                 (before, after) if before == after => Step::Nothing,
                 (_, None) => Step::Delete,
-                (Some(before), Some(after)) if before.incarnation != after.incarnation => Step::Replace,
-                // Without a merge it is what the writer's own clients saw, from one value to the next.
-                (Some(before), Some(after))
-                    if outcome.rule.is_some()
-                        && merge::replaces(&rules, change.keyspace, &change.key, before, after) =>
-                {
-                    Step::Replace
+                (Some(before), Some(after)) => {
+                    // Without a merge it is what the writer's own clients saw, and no client moves a pod.
+                    let replaces = match outcome.rule {
+                        Some(_) => merge::replaces(&rules, change.keyspace, &change.key, before, after),
+                        None => before.incarnation != after.incarnation,
+                    };
+                    if replaces { Step::Replace } else { Step::Put }
                 }
-                (_, Some(_)) => Step::Put,
+                (None, Some(_)) => Step::Put,
             };
             if let Some(rule) = outcome.rule {
                 let report = MergeReport {

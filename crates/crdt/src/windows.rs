@@ -114,15 +114,11 @@ impl Windows {
         floor: &VersionVector,
         rules: &Rules,
     ) -> (Option<u64>, bool) {
-        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
-        if open.window.versions().iter().all(|version| floor.contains(version.dot)) {
-            // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
-            let number = open.base_number;
-            self.of_mut(keyspace).remove(key);
-            return (self.release(number), false);
-        }
-        let settled = open.window.settle(floor, rules, keyspace, key);
-        self.settled(keyspace, key, &settled, floor, None)
+        self.settle_by(keyspace, key, floor, |open| {
+            let settled = open.window.settle(floor, rules, keyspace, key);
+            let last = settled.dots.len().checked_sub(1).and_then(|last| open.numbers.get(last));
+            (last.map_or(0, |(_, number)| *number), settled)
+        })
     }
 
     /// The same at start-up, where the journal says what the key was after so many of the versions.
@@ -133,40 +129,42 @@ impl Windows {
         floor: &VersionVector,
         base: impl FnOnce(usize) -> (Option<Live>, u64),
     ) -> bool {
-        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return false };
-        let mut base_number = 0;
-        let settled = open.window.settle_known(floor, |count| {
-            let (base, number) = base(count);
-            base_number = number;
-            base
+        let (_, lingers) = self.settle_by(keyspace, key, floor, |open| {
+            let mut base_number = 0;
+            let settled = open.window.settle_known(floor, |count| {
+                let (base, number) = base(count);
+                base_number = number;
+                base
+            });
+            (base_number, settled)
         });
-        self.settled(keyspace, key, &settled, floor, Some(base_number)).1
+        lingers
     }
 
-    fn settled(
+    /// `settle` settles what it can of a window, and tells which record holds its base then.
+    fn settle_by(
         &mut self,
         keyspace: Keyspace,
         key: &[u8],
-        settled: &Settled,
         floor: &VersionVector,
-        base_number: Option<u64>,
+        settle: impl FnOnce(&mut KeyWindow) -> (u64, Settled),
     ) -> (Option<u64>, bool) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
+        let old = open.base_number;
+        if open.window.versions().iter().all(|version| floor.contains(version.dot)) {
+            // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
+            self.of_mut(keyspace).remove(key);
+            return (self.release(old), false);
+        }
+        let (new, settled) = settle(open);
         let lingers = open.window.versions().iter().any(|version| floor.contains(version.dot));
         let count = settled.dots.len();
         if count == 0 {
             return (None, lingers);
         }
-        let old = open.base_number;
-        let last = || open.numbers.get(count - 1).map_or(0, |(_, number)| *number);
-        open.base_number = base_number.unwrap_or_else(last);
+        open.base_number = new;
         open.numbers.drain(..count.min(open.numbers.len()));
-        let new = open.base_number;
-        if open.window.is_empty() {
-            self.of_mut(keyspace).remove(key);
-        } else {
-            *self.bases.entry(new).or_default() += 1;
-        }
+        *self.bases.entry(new).or_default() += 1;
         (self.release(old), lingers)
     }
 

@@ -43,13 +43,18 @@ fn as_map(value: &Json) -> Option<&Map> {
 
 fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>) {
     let (mut shared, mut rests) = (Map::new(), vec![Map::new(); maps.len()]);
+    let everywhere: BTreeMap<&String, Vec<&Json>> = maps
+        .first()
+        .into_iter()
+        .flat_map(|first| first.keys())
+        .filter_map(|name| Some((name, maps.iter().map(|map| map.get(name)).collect::<Option<_>>()?)))
+        .collect();
     for (map, rest) in maps.iter().zip(&mut rests) {
-        // What is in all is looked at once, below.
-        let partly = map.iter().filter(|(name, _)| !maps.iter().all(|other| other.contains_key(*name)));
+        let partly = map.iter().filter(|(name, _)| !everywhere.contains_key(name));
         rest.extend(partly.map(|(name, value)| (name.clone(), value.clone())));
     }
-    for (name, value) in maps.first().into_iter().copied().flatten() {
-        let Some(values) = maps.iter().map(|map| map.get(name)).collect::<Option<Vec<&Json>>>() else { continue };
+    for (name, values) in everywhere {
+        let [value, ..] = values[..] else { continue };
         if values.iter().all(|other| *other == value) {
             shared.insert(name.clone(), value.clone());
             continue;

@@ -113,14 +113,15 @@ impl Loader {
     /// # Errors
     /// When it is damaged, or not the one that can come next.
     pub fn record(&mut self, number: u64, bytes: Bytes) -> Result<(), Damage> {
-        let record = Record::decode(bytes).map_err(|source| Damage::Codec { number, source })?;
+        let mut record = Record::decode(bytes).map_err(|source| Damage::Codec { number, source })?;
         if record.number != number || number <= self.last_number {
             return Err(Damage::Number { found: record.number, last: self.last_number });
         }
         self.last_number = number;
         self.check_chain(&record)?;
+        record.changes.iter_mut().for_each(unshare);
         let is_candidate = (!record.trimmed || record.left_out) && !record.settled && record.head.dot.seq > 0;
-        let entry = is_candidate.then(|| unshared(record.entry()));
+        let entry = is_candidate.then(|| record.entry());
         let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
         let before: Vec<_> = net.map(|(at, key)| (at, self.state.live(at, &key), key)).collect();
         if record.changes.iter().any(|change| change.applied == Applied::Not) {
@@ -182,9 +183,8 @@ impl Loader {
         if newest.is_some_and(|newest| newest >= (revision, change.sub)) {
             return Err(Damage::Codec { number, source: CodecError::Field("order of changes") });
         }
-        // Copied: the record's bytes share the memory of a whole page of the journal.
         let (value, lease) = match &change.kind {
-            ChangeKind::Put { value, lease } => (Some(Bytes::copy_from_slice(value)), *lease),
+            ChangeKind::Put { value, lease } => (Some(value.clone()), *lease),
             ChangeKind::Delete | ChangeKind::Expire => (None, None),
         };
         let version = KeyVersion {
@@ -201,16 +201,11 @@ impl Loader {
     }
 
     fn system(&mut self, number: u64, change: &Change) {
-        let key = Bytes::copy_from_slice(&change.key);
+        let key = change.key.clone();
         let old = match &change.kind {
             ChangeKind::Put { value, .. } => self.state.system.insert(
                 key,
-                SystemValue {
-                    value: Bytes::copy_from_slice(value),
-                    version: change.version,
-                    incarnation: change.incarnation,
-                    number,
-                },
+                SystemValue { value: value.clone(), version: change.version, incarnation: change.incarnation, number },
             ),
             ChangeKind::Delete | ChangeKind::Expire => {
                 self.state.dead.grave(number);
@@ -275,15 +270,13 @@ impl Loader {
     }
 }
 
-/// The entry with keys and values of its own: those of a record share the memory of a whole page of the journal.
-fn unshared(mut entry: Entry) -> Entry {
-    for change in &mut entry.changes {
-        change.key = Bytes::copy_from_slice(&change.key);
-        if let ChangeKind::Put { value, .. } = &mut change.kind {
-            *value = Bytes::copy_from_slice(value);
-        }
+/// Gives a change a key and a value of its own: those of a record share the memory of a whole page of the journal.
+/// The state and the log then hold the same ones.
+fn unshare(change: &mut Change) {
+    change.key = Bytes::copy_from_slice(&change.key);
+    if let ChangeKind::Put { value, .. } = &mut change.kind {
+        *value = Bytes::copy_from_slice(value);
     }
-    entry
 }
 
 /// The history from the compacted revision on, without gaps.

@@ -140,15 +140,13 @@ impl Installer {
             replica.apply_unsettled(now, entry, &settled, &mut effects);
         }
         replica.floor = self.floor.meet(&replica.vector);
-        let mut forsaken = vec![];
+        let mut refused_of_others = vec![];
         if let Some(old) = old {
             let refused = replica.keep_others(now, old, &mut effects);
-            let (own, others): (Vec<Lost>, _) =
+            let (own, others): (Vec<Lost>, Vec<Lost>) =
                 refused.into_iter().partition(|lost| lost.entry.head.dot.origin.replica == identity.replica);
             tail.splice(0..0, own);
-            // Who is a member and made it has it, and makes it again.
-            let is_gone = |lost: &Lost| !replica.members.is_present(lost.entry.head.dot.origin.replica);
-            forsaken = others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
+            refused_of_others = others;
             replica.revision = replica.revision.max(old.revision);
         }
         let member = replica.members.get(identity.replica).filter(|member| !member.removed);
@@ -165,6 +163,9 @@ impl Installer {
         let system = own.flat_map(|logged| &logged.entry.changes).filter(|change| change.keyspace == Keyspace::System);
         let system: Vec<Change> = system.cloned().collect();
         replica.follow_system(now, system.iter(), &mut effects);
+        // Who is a member, perhaps by what was written again, and made it has it, and makes it again.
+        let is_gone = |lost: &Lost| !replica.members.is_present(lost.entry.head.dot.origin.replica);
+        let forsaken = refused_of_others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
         let settled = replica.floor.clone();
         replica.settle_all(&settled);
         let head = replica.head().encode();

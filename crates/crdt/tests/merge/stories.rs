@@ -493,15 +493,11 @@ fn of_two_births_announced_apart_none_counts_until_one_is_announced_again() {
     let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
     let mut sites = Sites::new(place, 3);
     let announced = |birth| members::birth_value(Birth::new(birth));
-    for births in [[7, 8], [8, 8]] {
+    let contested = members::birth_value(members::CONTESTED);
+    for (births, value, rule) in [([7, 8], contested, Rule::ContestedBirth), ([8, 8], announced(8), Rule::LastWriter)] {
         sites.put(0, announced(births[0]));
         sites.put(1, announced(births[1]));
         let (outcome, _) = meet(&mut sites);
-        let (value, rule) = if births[0] == births[1] {
-            (announced(8), Rule::LastWriter)
-        } else {
-            (members::birth_value(members::CONTESTED), Rule::ContestedBirth)
-        };
         assert_eq!((outcome.live.map(|live| live.value), outcome.rule), (Some(value), Some(rule)));
         sites.put(2, announced(8));
         assert_eq!(meet(&mut sites).0.live.map(|live| live.value), Some(announced(8)));

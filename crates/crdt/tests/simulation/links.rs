@@ -88,7 +88,10 @@ impl World {
     pub fn send(&mut self, at: usize, to: usize, message: &Message) {
         let (ms, delay_ms, mangles) = (self.ms, self.plan.delay_ms, self.plan.mangles && !self.healing);
         let Some(connection) = self.connections.get_mut(&at) else { return };
-        for arrives in connection.send(to, ms, delay_ms, mangles, &mut self.rng, message.encode()) {
+        let bytes = message.encode();
+        self.traffic.messages += 1;
+        self.traffic.bytes += bytes.len() as u64;
+        for arrives in connection.send(to, ms, delay_ms, mangles, &mut self.rng, bytes) {
             self.at(arrives, Event::Arrive(at, to));
         }
     }

@@ -349,17 +349,19 @@ impl World {
         Ok(())
     }
 
-    /// Members that nobody knows any more because the disk that had their addition is lost never get in.
-    pub fn give_up_unknown(&mut self) {
-        for host in 0..self.hosts.len() {
-            let id = self.hosts[host].id;
-            let knows = |other: &Host| other.up().is_some_and(|up| up.replica.members().any(|m| m.id == id));
-            if matches!(self.hosts[host].life, Life::Fetching(_)) && !self.hosts.iter().any(knows) {
-                self.coverage.count("members that nobody knows");
-                self.stop(host);
-                self.hosts[host].life = Life::Gone;
+    /// Members that are not known where the cluster goes on, because the disk that had their addition is lost, or who added
+    /// them was removed before it told anyone: the operator adds them again.
+    pub fn add_again(&mut self) -> Outcome {
+        let Some(at) = (0..self.hosts.len()).find(|host| self.hosts[*host].up().is_some()) else { return Ok(()) };
+        for unknown in 0..self.hosts.len() {
+            let (id, runs) = (self.hosts[unknown].id, self.hosts[unknown].seat().is_some());
+            let known = self.hosts[at].up().is_some_and(|up| up.replica.members().any(|m| m.id == id));
+            if runs && !known {
+                self.coverage.count("members added again");
+                self.add(at, unknown)?;
             }
         }
+        Ok(())
     }
 
     /// Members that were told of their removal by one whose word never reached anyone else: the operator removes them again.

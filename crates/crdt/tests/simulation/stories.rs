@@ -4,6 +4,9 @@ use crate::checks::Coverage;
 use crate::nemesis::{Act, Cut, Plan};
 use crate::seeds::run;
 
+/// The number of a command that writes a key that is never deleted.
+const MARKS: u64 = 13_781_892_404_805_387_496;
+
 fn writes(host: usize, count: u64) -> Vec<(u64, Act)> {
     (0..count).map(|n| (5, Act::Command(host, 7_919 * (n + 1) + 104_729 * host as u64))).collect()
 }
@@ -185,6 +188,17 @@ fn an_older_copy_whose_middles_were_left_out_starts_again() {
         vec![(3_000, Act::Mend)],
         everyone_writes(3),
     ]);
+}
+
+/// The disk comes back from before a member was added, which alone has what was written since. It is not taken for a member
+/// until it is added again, and must not have begun anew from the old disk meanwhile (found by seed 719925).
+#[test]
+fn an_older_copy_from_before_a_member_was_added_takes_from_it_what_was_written_since() {
+    // The command writes a key that nobody deletes.
+    let acts =
+        vec![(34, Act::Backup(0)), (0, Act::Command(0, MARKS)), (0, Act::Add(0, 1)), (64, Act::Restore(0, 50, true))];
+    let plan = Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, acts };
+    met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
 /// When all disks are copies of the same time, nobody knows better, and nobody waits for anyone.

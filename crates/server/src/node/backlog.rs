@@ -98,7 +98,7 @@ impl Handed {
     }
 
     /// Notes that something of it was refused.
-    pub(super) fn refuse(&mut self) {
+    pub(super) fn note_refusal(&mut self) {
         self.refused = true;
     }
 
@@ -107,7 +107,7 @@ impl Handed {
     }
 }
 
-/// Does none of it.
+/// Does none of it; who waits is told why.
 pub(super) fn refuse_all(backlog: &mut VecDeque<Handed>, error: impl Fn() -> NodeError) {
     for handed in backlog.drain(..) {
         if handed.told.send(Err(error())).is_err() {

@@ -183,7 +183,7 @@ impl Committer {
         let shared = Arc::clone(&self.shared);
         let mut replica = shared.replica.write();
         let now = shared.now();
-        let mut acks_only = true;
+        let mut more_than_acks = false;
         // Clients first, whoever came first: somebody waits for them.
         for (place, job) in group.drain(..).enumerate() {
             if place % COMMANDS_PER_LOCK == COMMANDS_PER_LOCK - 1 {
@@ -192,13 +192,13 @@ impl Committer {
             match job {
                 Job::Client { command, physical, reply } => {
                     self.apply(&mut replica, command, physical, reply, &mut applied);
-                    acks_only = false;
+                    more_than_acks = true;
                 }
                 Job::Peer { input, applied: told } => self.backlog.push_back(Handed::new(input, told)),
             }
         }
-        acks_only &= !self.work_off(&mut replica, &mut applied);
-        if let Some(acks) = self.acks.take_if(|acks| !acks_only || acks.due_ms() <= now.mono_ms || acks.is_full()) {
+        more_than_acks |= self.work_off(&mut replica, &mut applied);
+        if let Some(acks) = self.acks.take_if(|acks| more_than_acks || acks.due_ms() <= now.mono_ms || acks.is_full()) {
             applied.take(replica.handle(now, acks.into_input()));
         }
         if replica.next_tick_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
@@ -282,7 +282,7 @@ impl Committer {
                     applied.remote_entries += applied.records.len() - records;
                 }
                 if applied.notices[notices..].iter().any(Notice::is_refusal) {
-                    handed.refuse();
+                    handed.note_refusal();
                 }
                 more_than_acks = true;
                 if Instant::now() >= until {

@@ -155,8 +155,8 @@ impl Handle {
     }
 
     /// Has a session's input applied, in one group with whatever else waits, or in several if it is much; clients' commands go
-    /// first. Returns when all of it is applied, which is before it is durable (acknowledgements: when they are noted, a little before that). True when the replica refused
-    /// something of it.
+    /// first. Returns when all of it is applied, which is before it is durable (acknowledgements: when they are noted, a
+    /// little before that). True when the replica refused something of it.
     ///
     /// # Errors
     /// When the queue is full, the disk is, or writes have stopped: not all was applied.

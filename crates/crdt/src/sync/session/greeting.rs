@@ -114,6 +114,12 @@ impl Search {
     }
 }
 
+/// Whether the peer is in doubt of its disk and this replica is not: then the peer begins anew from what is here, if it takes this
+/// one for a member at all. What is here stays as it is.
+fn begins_anew_from(replica: &Replica, durable: &VersionVector, hello: &Hello) -> bool {
+    hello.doubtful && replica.past != Past::Doubtful && !durable.is_empty()
+}
+
 /// Whether this replica lacks something that it once had, by what the peer says. It must begin anew from what the peer has
 /// before it tells anyone what it wrote since: that was written without what it lacks, on which others rely.
 fn has_lost_a_disk(replica: &Replica, hello: &Hello) -> bool {
@@ -194,6 +200,9 @@ impl Session {
         } else if peer_lost {
             turn.events.push(SessionEvent::PeerLostTail(member));
             self.enter(Stage::PeerLostTail);
+        } else if begins_anew_from(replica, durable, &hello) {
+            turn.events.push(SessionEvent::PeerNeedsSnapshot(member));
+            self.enter(Stage::Snapshot);
         } else if !replica.vector().covers(&hello.begins) {
             turn.events.push(SessionEvent::SnapshotNeeded { member });
             self.enter(Stage::Snapshot);
