@@ -88,7 +88,7 @@ async fn run() -> Result<()> {
     report::write(&results, &folder.join("bench-report"))?;
     println!("\nfigures: {}", folder.join("bench-report/report.html").display());
     println!(
-        "the long run, about two hours: cargo run --release -p eddy-bench --bin lab -- run crates/bench/scenarios/*.toml"
+        "the long run, about 100 minutes: cargo run --release -p eddy-bench --bin lab -- run crates/bench/scenarios/*.toml"
     );
     ensure!(summary.failed == 0, "{} experiments failed; the report says why", summary.failed);
     Ok(())
