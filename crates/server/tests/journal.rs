@@ -424,6 +424,58 @@ fn an_interrupted_defragmentation_leaves_one_whole_store() {
     }
 }
 
+/// sled writes its snapshot at the start, beside the last one, and takes what is left of one that a kill cut short for the newest.
+#[test]
+fn a_kill_while_sled_writes_its_snapshot_leaves_the_store_whole() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (model, head) = sample(dir.path(), 30);
+    let snapshot = files(dir.path()).into_iter().find(|f| f.to_string_lossy().contains("snap.")).expect("a snapshot");
+    let content = std::fs::read(&snapshot).expect("read");
+    for cut in 0..=content.len() {
+        let copy = tempfile::tempdir().expect("dir");
+        copy_tree(dir.path(), copy.path());
+        let draft = copy.path().join("eddy/journal/snap.00000000FFFFFFFF.generating");
+        std::fs::write(&draft, &content[..cut]).expect("write");
+        assert!(whole_or_refused(copy.path(), &model, &head, "cut short"), "refused with {cut} bytes");
+        assert!(!draft.exists());
+    }
+}
+
+/// Nothing was acknowledged yet, so nothing is asked of the user.
+#[test]
+fn a_creation_that_was_cut_short_anywhere_begins_again() {
+    let whole = tempfile::tempdir().expect("dir");
+    drop(open(whole.path()).expect("open"));
+    let read = |name: &str| std::fs::read(whole.path().join("eddy").join(name)).expect("read");
+    let conf = read("journal/conf");
+    let copies = [
+        // The journal is made under another name, then the mark, then the format.
+        ("journal.new/conf", conf.clone(), &["journal", "mark", "format"][..]),
+        ("journal.new/db", Vec::new(), &["journal", "mark", "format"]),
+        ("mark.new", read("mark"), &["mark", "format"]),
+        ("format.new", read("format"), &["format"]),
+    ];
+    for (name, content, lacks) in copies {
+        for cut in 0..=content.len() {
+            let copy = tempfile::tempdir().expect("dir");
+            copy_tree(whole.path(), copy.path());
+            let eddy = copy.path().join("eddy");
+            for lost in lacks.iter().map(|lost| eddy.join(lost)) {
+                let removed = if lost.is_dir() { std::fs::remove_dir_all(&lost) } else { std::fs::remove_file(&lost) };
+                removed.expect("remove");
+            }
+            let file = eddy.join(name);
+            std::fs::create_dir_all(file.parent().expect("in eddy")).expect("create");
+            std::fs::write(&file, &content[..cut]).expect("write");
+            let (mut journal, records, head) = reopen(copy.path());
+            assert!(records.is_empty() && head.is_none(), "{cut} bytes of {name}");
+            journal.head(Bytes::from_static(b"h")).expect("usable");
+            drop(journal);
+            assert_eq!(reopen(copy.path()).2, Some(Bytes::from_static(b"h")));
+        }
+    }
+}
+
 fn strike_log_end(mark: &Path) {
     let mut block = std::fs::read(mark).expect("mark");
     block[32..40].copy_from_slice(&(-1i64).to_le_bytes());

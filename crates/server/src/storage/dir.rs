@@ -97,6 +97,13 @@ impl Dir {
         Ok(())
     }
 
+    /// Gives a new database that is complete and synced the journal's name.
+    pub fn name_fresh(&self) -> Result<(), StorageError> {
+        let fresh = self.fresh();
+        std::fs::rename(&fresh, self.journal()).map_err(io("rename", &fresh))?;
+        sync_dir(&self.root)
+    }
+
     /// Ends a defragmentation that a crash interrupted. The copy was complete and synced before the old database
     /// gave up its name; so whichever of the two is there under a name is whole.
     pub fn finish_swap(&self) -> Result<(), StorageError> {

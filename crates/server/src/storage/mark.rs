@@ -38,13 +38,14 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Creates or replaces the mark, durably.
+    /// Creates or replaces the mark, at once or not at all; durable once its directory is synced.
     pub fn create(path: &Path, state: State) -> Result<Self, StorageError> {
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).open(path).map_err(io("create", path))?;
+        let draft = path.with_extension("new");
+        let file = File::create(&draft).map_err(io("create", &draft))?;
         let mark = Self { file, path: path.to_owned() };
         mark.write(state)?;
         mark.sync()?;
+        std::fs::rename(&draft, path).map_err(io("rename", &draft))?;
         Ok(mark)
     }
 

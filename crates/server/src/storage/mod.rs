@@ -10,7 +10,7 @@
 //!   mark                      the last group known to be durable: a lower bound, see `mark`
 //!   place                     tells a copy of the store from the store, see `place`
 //!   journal/                  the sled database: pages of records, see `page`
-//!   journal.new, journal.old  only while `defragment` runs; tidied at the next open
+//!   journal.new, journal.old  only while the store is created or `defragment` runs; tidied at the next open
 //! ```
 //!
 //! **What one acknowledgement means.** sled's own flush writes its log and waits for the write-back, but neither asks

@@ -1,7 +1,7 @@
 //! The journal on sled 0.34. The module's page says why it is as it is; this file is the order of its steps.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,19 +15,15 @@ use super::mark::{Mark, State};
 use super::page::{self, META_KEY, Meta, PAGE_BYTES, Packer};
 use super::{AppendStats, Doubt, Group, Journal, StorageError, place, scan};
 
+mod database;
 mod rewrite;
 mod space;
 mod tally;
 mod trim;
 
+use self::database::{SEGMENT, damaged, open_log, open_sled, sled_error};
 use self::tally::Tally;
 use self::trim::Slice;
-
-/// sled's unit of allocation and reuse. Large enough that a tree node of full pages stays below a quarter of it.
-const SEGMENT: usize = 1 << 20;
-
-/// What sled may keep in memory. It spreads this over 256 parts, each of which must hold a few small nodes.
-const CACHE_BYTES: u64 = 8 << 20;
 
 /// A head up to this size is written inside the page of its group, a longer one as a value of its own.
 const INLINE_HEAD: usize = 1 << 10;
@@ -112,15 +108,22 @@ impl SledJournal {
         if dir::exists(&dir.mark())? && open_mark(&dir)?.1 != (State { log_end: -1, ..State::default() }) {
             return Err(without_format());
         }
-        let journal = dir.journal();
-        let db = open_sled(&journal)?;
-        let empty = contain(|| db.first()).map_err(|what| damaged(&journal, what))?;
-        if empty.map_err(|e| sled_error(&journal, e))?.is_some() {
+        let (journal, fresh) = (dir.journal(), dir.fresh());
+        // What sled has half created it does not always open again; so it gets its name when it is whole.
+        dir::remove_tree(&fresh)?;
+        let here = dir::exists(&journal)?;
+        let path = if here { &journal } else { &fresh };
+        let db = open_sled(path)?;
+        let empty = contain(|| db.first()).map_err(|what| damaged(path, what))?;
+        if empty.map_err(|e| sled_error(path, e))?.is_some() {
             return Err(without_format());
         }
-        contain(|| db.flush()).map_err(|what| damaged(&journal, what))?.map_err(|e| sled_error(&journal, e))?;
+        contain(|| db.flush()).map_err(|what| damaged(path, what))?.map_err(|e| sled_error(path, e))?;
         drop(db);
-        dir::sync_tree(&journal)?;
+        dir::sync_tree(path)?;
+        if !here {
+            dir.name_fresh()?;
+        }
         let marked = State { log_end: -1, ..State::default() };
         let mark = Mark::create(&dir.mark(), marked)?;
         dir::sync_dir(dir.root())?;
@@ -468,52 +471,4 @@ fn open_mark(dir: &Dir) -> Result<(Mark, State), StorageError> {
         return Err(StorageError::Damaged { path, what });
     }
     Mark::open(&path)
-}
-
-fn open_log(path: &Path) -> Result<File, StorageError> {
-    OpenOptions::new().read(true).write(true).open(path).map_err(io("open", path))
-}
-
-fn open_sled(path: &Path) -> Result<Db, StorageError> {
-    /// sled lets go of its own lock only when the last of its threads has dropped a reference, shortly after a close.
-    const PATIENCE: Duration = Duration::from_secs(5);
-    let config = sled::Config::new()
-        .path(path)
-        .mode(sled::Mode::HighThroughput)
-        .cache_capacity(CACHE_BYTES)
-        .segment_size(SEGMENT)
-        // No thread of sled's that wakes and syncs by itself.
-        .flush_every_ms(None);
-    let start = Instant::now();
-    loop {
-        match contain(|| config.open()) {
-            Ok(Ok(db)) => return Ok(db),
-            Ok(Err(sled::Error::Io(e)))
-                if e.to_string().contains("could not acquire lock") && start.elapsed() < PATIENCE =>
-            {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Ok(Err(e)) => return Err(sled_error(path, e)),
-            Err(what) => return Err(damaged(path, what)),
-        }
-    }
-}
-
-fn damaged(path: &Path, what: String) -> StorageError {
-    StorageError::Damaged { path: path.to_owned(), what }
-}
-
-/// sled's error: what the system refused stays that; everything else means that the files are not as they were written.
-fn sled_error(path: &Path, error: sled::Error) -> StorageError {
-    match error {
-        sled::Error::Io(e) if is_from_system(&e) => io("use", path)(e),
-        other => damaged(path, other.to_string()),
-    }
-}
-
-/// sled keeps the error of a write for all who wait for it as the text of its debug output.
-fn is_from_system(error: &std::io::Error) -> bool {
-    error.raw_os_error().is_some()
-        || error.kind() == std::io::ErrorKind::StorageFull
-        || error.to_string().starts_with("Os { code: ")
 }

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod calls;
 mod load;
 mod model;
 
@@ -30,9 +31,13 @@ fn number(name: &str) -> Result<Option<u64>> {
     env::var(name).ok().map(|n| n.parse().with_context(|| format!("{name}={n} is no number"))).transpose()
 }
 
+fn binary() -> PathBuf {
+    env::var_os("EDDY_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_eddy")), PathBuf::from)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_writes_survive_kill_9() -> Result<()> {
-    let binary = env::var_os("EDDY_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_eddy")), PathBuf::from);
+    let binary = binary();
     let rounds = number("EDDY_CRASH_ROUNDS")?.unwrap_or(DEFAULT_ROUNDS);
     let drawn = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
     let seed = number("EDDY_CRASH_SEED")?.unwrap_or(drawn);

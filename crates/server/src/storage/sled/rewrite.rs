@@ -9,8 +9,9 @@ use super::super::StorageError;
 use super::super::contain::contain;
 use super::super::dir::{self, io};
 use super::super::page::{self, META_KEY, Meta, Packer};
+use super::SledJournal;
+use super::database::{SEGMENT, damaged, open_log, open_sled, sled_error};
 use super::tally::Tally;
-use super::{SEGMENT, SledJournal, damaged, open_log, open_sled, sled_error};
 
 /// While copying, how much may wait in sled's buffers.
 const COPY_FLUSH: usize = 4 << 20;
@@ -77,7 +78,7 @@ impl SledJournal {
 
     /// Gives the copy the journal's name.
     fn swap(&mut self, new: Db, meta: Meta) -> Result<(), StorageError> {
-        let (journal, fresh, retired) = (self.dir.journal(), self.dir.fresh(), self.dir.retired());
+        let (journal, retired) = (self.dir.journal(), self.dir.retired());
         // The position in the old log means nothing in the new one.
         self.marked.log_end = -1;
         self.mark.write(self.marked)?;
@@ -85,8 +86,7 @@ impl SledJournal {
         dir::remove_tree(&retired)?;
         std::fs::rename(&journal, &retired).map_err(io("rename", &journal))?;
         dir::sync_dir(self.dir.root())?;
-        std::fs::rename(&fresh, &journal).map_err(io("rename", &fresh))?;
-        dir::sync_dir(self.dir.root())?;
+        self.dir.name_fresh()?;
         let old = self.db.replace(new);
         contain(|| drop(old)).map_err(|what| damaged(&retired, what))?;
         self.log = open_log(&self.log_path)?;
