@@ -79,9 +79,9 @@ async fn run() -> Result<bool> {
     bulk.run(&binaries, pairs, requests, None).await?;
     println!("random sequences: {} requests in {:.0?}", tally.requests(), start.elapsed());
     let durable = Binaries { flags: ADVERTISED.to_vec(), scratch: env::temp_dir(), ..binaries };
-    bulk.run(&durable, 1, tally.requests() + DURABLE_REQUESTS, None).await?;
+    bulk.run(&durable, pairs, tally.requests() + DURABLE_REQUESTS, None).await?;
     let restarted = number("EDDY_DIFF_RESTARTED", RESTARTED_REQUESTS)?;
-    bulk.run(&durable, 1, tally.requests() + restarted, Some(Shape::Restarts)).await?;
+    bulk.run(&durable, pairs, tally.requests() + restarted, Some(Shape::Restarts)).await?;
     println!("with durable writes and with restarts: {} requests in {:.0?}", tally.requests(), start.elapsed());
     Ok(tally.report())
 }
