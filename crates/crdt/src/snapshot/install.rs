@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
-use crate::id::{Dot, Identity};
+use crate::id::{Dot, Identity, Origin};
 use crate::key::Keyspace;
 use crate::notice::{MergeReport, Notice};
 use crate::origins::OriginState;
 use crate::replica::{Effects, Replica};
 use crate::revision::Revision;
 use crate::snapshot::rebase::Lost;
-use crate::snapshot::{Place, SettledKey, SnapshotChunk, codec};
+use crate::snapshot::{Place, SettledKey, SnapshotChunk, alone, codec};
 use crate::vector::VersionVector;
 
 /// Keys in a record of settled keys, and about how many bytes of them.
@@ -143,9 +143,14 @@ impl Installer {
         let mut refused_of_others = vec![];
         if let Some(old) = old {
             let refused = replica.keep_others(now, old, &mut effects);
-            let (own, others): (Vec<Lost>, Vec<Lost>) =
-                refused.into_iter().partition(|lost| lost.entry.head.dot.origin.replica == identity.replica);
-            tail.splice(0..0, own);
+            // Those of a member that has lost its disk since it may have lost, too.
+            let is_lost = |lost: &Lost| {
+                let Origin { replica: member, birth } = lost.entry.head.dot.origin;
+                let goes_on_under_another = || replica.members.birth_of(member).is_some_and(|now| now != birth);
+                member == identity.replica || (replica.members.is_present(member) && goes_on_under_another())
+            };
+            let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(is_lost);
+            tail.splice(0..0, lost);
             refused_of_others = others;
             replica.revision = replica.revision.max(old.revision);
         }
@@ -267,7 +272,9 @@ impl Installer {
             *seq == 0 || old.chain_at(Dot { origin, seq: *seq }) == Some(*chain)
         };
         let agreed = known.iter().filter(is_agreed).map(|(seq, _)| *seq).max().unwrap_or(0);
-        let tail = old.log.of(origin, agreed + 1);
-        tail.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }).collect()
+        let mut tail = if agreed == 0 { alone::written(old) } else { vec![] };
+        let logged = old.log.of(origin, agreed + 1);
+        tail.extend(logged.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }));
+        tail
     }
 }

@@ -5,6 +5,7 @@
 //! ([`crate::replica::Input::Hold`]), so that the chunks fit together; one that does not fit is refused, and the receiver
 //! begins again.
 
+mod alone;
 mod codec;
 mod install;
 mod rebase;

@@ -201,6 +201,39 @@ fn an_older_copy_from_before_a_member_was_added_takes_from_it_what_was_written_s
     met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
+/// What it writes alone meanwhile is settled at once, as there seems to be nobody else; it is kept nevertheless (found by seed
+/// 247528).
+#[test]
+fn an_older_copy_from_before_a_member_was_added_keeps_what_it_writes_alone() {
+    let acts = vec![
+        (500, Act::Backup(0)),
+        (0, Act::Add(0, 1)),
+        (300, Act::Restore(0, 50, true)),
+        (700, Act::Command(0, MARKS)),
+        (1_000, Act::Crash(0, 50)),
+    ];
+    let plan = Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, acts };
+    met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
+}
+
+/// One lost what it had told a new member alone, and the others do not know that one until it is added again. They went on
+/// without its entries; it writes again what their maker has lost (found by seed 117958).
+#[test]
+fn what_only_a_new_member_has_of_one_that_lost_its_disk_is_kept() {
+    let acts = vec![
+        (500, Act::Cut(Cut::Halves(1))),
+        (50, Act::Backup(1)),
+        (0, Act::Command(1, MARKS)),
+        (200, Act::Add(1, 2)),
+        (6_000, Act::Mend),
+        (0, Act::Cut(Cut::Alone(2))),
+        (0, Act::Restore(1, 1, true)),
+        (5_000, Act::Mend),
+    ];
+    let plan = Plan { seed: 1, founders: 2, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, acts };
+    met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
+}
+
 /// When all disks are copies of the same time, nobody knows better, and nobody waits for anyone.
 #[test]
 fn a_cluster_that_is_restored_as_a_whole_goes_on() {
