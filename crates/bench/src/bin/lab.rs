@@ -1,4 +1,4 @@
-//! `lab run` measures scenarios, `lab report` draws what was measured.
+//! `lab run` measures scenarios, `lab report` draws what was measured, `lab draw` what others measured.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -34,6 +34,14 @@ enum Command {
         /// Folder for the report.
         #[arg(long, default_value = "target/lab/report")]
         out: PathBuf,
+    },
+    /// Draws what another program measured, as `kubernetes/run deploy --points` writes it.
+    Draw {
+        /// JSON: `{"x": "words", "figures": [{"y": "words", "lines": {"eddy": [[x, y], ...], ...}}]}`.
+        points: PathBuf,
+        /// The figures become `OUT-0.svg` and so on.
+        #[arg(long)]
+        out: String,
     },
     /// Stands between a kube-apiserver and its store, and writes down what is asked: a trace for `kind = "replay"`.
     Record(Record),
@@ -99,6 +107,15 @@ async fn main() -> Result<()> {
             ended = eddy_bench::record::run(&listen, &upstream, &out) => ended,
             stopped = tokio::signal::ctrl_c() => Ok(stopped?),
         },
+        Command::Draw { points, out } => {
+            let text = std::fs::read_to_string(&points).with_context(|| points.display().to_string())?;
+            for (n, svg) in report::given::draw(&text)?.iter().enumerate() {
+                let file = format!("{out}-{n}.svg");
+                std::fs::write(&file, svg).with_context(|| file.clone())?;
+                println!("{file}");
+            }
+            Ok(())
+        }
         Command::Report { results, out } => {
             if !results.is_file() {
                 bail!("{} is not there: `lab run` makes it", results.display());

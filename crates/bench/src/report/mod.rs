@@ -2,6 +2,7 @@
 
 pub mod document;
 pub mod figures;
+pub mod given;
 pub mod svg;
 
 use std::path::Path;
