@@ -272,7 +272,8 @@ impl Installer {
             *seq == 0 || old.chain_at(Dot { origin, seq: *seq }) == Some(*chain)
         };
         let agreed = known.iter().filter(is_agreed).map(|(seq, _)| *seq).max().unwrap_or(0);
-        let mut tail = if agreed == 0 { alone::written(old) } else { vec![] };
+        let is_heard_of = known.iter().any(|(seq, _)| *seq > 0);
+        let mut tail = if is_heard_of { vec![] } else { alone::written(old) };
         let logged = old.log.of(origin, agreed + 1);
         tail.extend(logged.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }));
         tail

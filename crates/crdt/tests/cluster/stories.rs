@@ -231,6 +231,60 @@ fn a_disk_restored_from_a_backup_keeps_its_later_writes_and_overwrites_nothing()
     assert_eq!(get("mine").as_deref(), Some("2, lost with the disk, but known to the other"));
 }
 
+/// Alone in its own view it settles what it writes at once: no log has it when it begins anew.
+#[test]
+fn what_is_written_alone_on_a_disk_from_before_a_member_was_added_is_kept() {
+    let mut world = World::new(1);
+    for key in ["updated", "deleted", "changed there"] {
+        world.run(0, put(key, "1")).unwrap();
+    }
+    let backup = world.nodes[0].disk.clone();
+    world.run(0, add(2)).unwrap();
+    let node = install(&mut world, 0, identity(2), usize::MAX, None);
+    world.nodes.push(node);
+    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.run(1, put("changed there", "2")).unwrap();
+    world.run(1, put("made there", "1")).unwrap();
+    world.heal().unwrap();
+
+    world.nodes[0].disk = backup;
+    world.nodes[0].replica = world.nodes[0].disk.load(world.now, identity(1)).unwrap();
+    let now = world.now;
+    world.nodes[0].handle(now, Input::Doubt(Birth::new(12345)));
+    world.run(0, Command::LeaseGrant { id: LeaseId::new(7), ttl: 60 }).unwrap();
+    let writes =
+        [put("updated", "2"), delete("deleted"), put("new", "1"), put("new", "2"), delete("new"), put("new", "3")];
+    for write in writes {
+        world.run(0, write).unwrap();
+    }
+    world.run(0, put_leased("leased", "1", Some(7))).unwrap();
+    assert_eq!(world.nodes[0].replica.log_len(), 0);
+    world.run(0, add(2)).unwrap();
+    world.run(0, put("newest", "in the log")).unwrap();
+    let old = std::mem::replace(&mut world.nodes[0].replica, Replica::new(identity(1)));
+    let fresh = Identity { birth: Birth::new(12346), ..identity(1) };
+    world.nodes[0] = install(&mut world, 1, fresh, 50, Some(&old));
+    world.nodes[0].restart(world.now).unwrap();
+    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.heal().unwrap();
+    world.check_equal().unwrap();
+
+    let get = |key| world.nodes[1].get(key);
+    let kept = [
+        ("updated", "2"),
+        ("new", "3"),
+        ("leased", "1"),
+        ("newest", "in the log"),
+        ("changed there", "2"),
+        ("made there", "1"),
+    ];
+    for (key, value) in kept {
+        assert_eq!(get(key).as_deref(), Some(value), "{key}");
+    }
+    assert_eq!(get("deleted"), None);
+    assert_eq!(world.nodes[1].kv("leased").unwrap().lease, Some(LeaseId::new(7)));
+}
+
 #[test]
 fn a_lease_is_kept_alive_elsewhere_and_expires_everywhere_in_the_end() {
     let mut world = World::new(2);
