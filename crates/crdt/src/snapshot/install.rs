@@ -14,7 +14,7 @@ use crate::origins::OriginState;
 use crate::replica::{Effects, Replica};
 use crate::revision::Revision;
 use crate::snapshot::rebase::Lost;
-use crate::snapshot::{Place, SettledKey, SnapshotChunk, alone, codec};
+use crate::snapshot::{Place, SettledKey, SnapshotChunk, codec, unheard};
 use crate::vector::VersionVector;
 
 /// Keys in a record of settled keys, and about how many bytes of them.
@@ -150,7 +150,8 @@ impl Installer {
                 member == identity.replica || (replica.members.is_present(member) && goes_on_under_another())
             };
             let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(is_lost);
-            tail.splice(0..0, lost);
+            let settled = unheard::settled(old, &replica.vector);
+            tail.splice(0..0, settled.into_iter().chain(lost));
             refused_of_others = others;
             replica.revision = replica.revision.max(old.revision);
         }
@@ -272,10 +273,7 @@ impl Installer {
             *seq == 0 || old.chain_at(Dot { origin, seq: *seq }) == Some(*chain)
         };
         let agreed = known.iter().filter(is_agreed).map(|(seq, _)| *seq).max().unwrap_or(0);
-        let is_heard_of = known.iter().any(|(seq, _)| *seq > 0);
-        let mut tail = if is_heard_of { vec![] } else { alone::written(old) };
-        let logged = old.log.of(origin, agreed + 1);
-        tail.extend(logged.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }));
-        tail
+        let tail = old.log.of(origin, agreed + 1);
+        tail.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }).collect()
     }
 }

@@ -5,10 +5,10 @@
 //! ([`crate::replica::Input::Hold`]), so that the chunks fit together; one that does not fit is refused, and the receiver
 //! begins again.
 
-mod alone;
 mod codec;
 mod install;
 mod rebase;
+mod unheard;
 
 use bytes::Bytes;
 
