@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::clock::Now;
 use crate::clock::Stamp;
-use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead, Past, Record};
+use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead, Past, Record};
 use crate::id::{Birth, Dot, Identity, Origin, ReplicaId};
 use crate::index::Incarnation;
 use crate::key::Keyspace;
@@ -13,7 +13,6 @@ use crate::members;
 use crate::replica::{Effects, Replica};
 use crate::window::Live;
 
-use crate::revision::Revision;
 use crate::rules::Rules;
 use crate::system::SystemKey;
 use crate::vector::VersionVector;
@@ -63,17 +62,8 @@ impl Genesis {
         let own = Incarnation { stamp: Stamp::default(), dot: DOT };
         let mut changes = vec![];
         let mut set = |key: SystemKey, value: Bytes| {
-            changes.push(Change {
-                sub: 0,
-                keyspace: Keyspace::System,
-                local: false,
-                key: key.encode(),
-                kind: ChangeKind::Put { value, lease: None },
-                create_revision: Revision::default(),
-                version: 1,
-                incarnation: own,
-                applied: Applied::AsIs,
-            });
+            let kind = ChangeKind::Put { value, lease: None };
+            changes.push(Change::new(Keyspace::System, key.encode(), kind, 1, own));
         };
         set(SystemKey::Rules, self.rules.encode());
         for (place, founder) in self.ranked().into_iter().enumerate() {

@@ -296,17 +296,8 @@ impl<'a> Draft<'a> {
     }
 
     fn change_system(&mut self, key: &Key, kind: ChangeKind, version: i64, incarnation: Incarnation) {
-        self.changes.push(Change {
-            sub: self.changes.len() as u32,
-            keyspace: Keyspace::System,
-            local: false,
-            key: key.clone(),
-            kind,
-            create_revision: Revision::default(),
-            version,
-            incarnation,
-            applied: Applied::AsIs,
-        });
+        let sub = self.changes.len() as u32;
+        self.changes.push(Change { sub, ..Change::new(Keyspace::System, key.clone(), kind, version, incarnation) });
     }
 }
 

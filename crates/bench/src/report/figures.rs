@@ -59,7 +59,8 @@ fn words(metric: &str) -> String {
     format!("{name}{of}")
 }
 
-fn point(x: f64, values: &[f64]) -> Option<Point> {
+/// The median of some measurements, with their spread.
+pub(super) fn point(x: f64, values: &[f64]) -> Option<Point> {
     let (least, most) = (quantile(values, 0.0)?, quantile(values, 1.0)?);
     Some(Point { x, y: median(values)?, least, most })
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use super::svg::{self, Colour, Frame, Line, Point};
-use crate::stats::median;
+use super::figures::point;
+use super::svg::{self, Colour, Frame, Line};
 
 /// What `lab draw` reads, as JSON.
 #[derive(Deserialize, Debug)]
@@ -52,16 +52,14 @@ fn line(number: usize, name: &str, measured: &[(f64, f64)]) -> Line {
     let mut places: Vec<f64> = measured.iter().map(|(x, _)| *x).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    let point = |x: f64| {
-        let values: Vec<f64> = measured.iter().filter(|(at, _)| *at == x).map(|(_, y)| *y).collect();
-        let fold = |with: fn(f64, f64) -> f64| values.iter().copied().reduce(with).unwrap_or(f64::NAN);
-        Point { x, y: median(&values).unwrap_or(f64::NAN), least: fold(f64::min), most: fold(f64::max) }
-    };
-    Line { name: name.to_owned(), colour, points: places.into_iter().map(point).collect() }
+    let values = |x: f64| -> Vec<f64> { measured.iter().filter(|(at, _)| *at == x).map(|(_, y)| *y).collect() };
+    let points = places.into_iter().filter_map(|x| point(x, &values(x))).collect();
+    Line { name: name.to_owned(), colour, points }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::svg::Point;
     use super::*;
 
     #[test]

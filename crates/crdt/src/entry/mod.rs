@@ -130,6 +130,12 @@ pub struct Change {
 }
 
 impl Change {
+    /// A change as it travels.
+    pub(crate) fn new(keyspace: Keyspace, key: Key, kind: ChangeKind, version: i64, incarnation: Incarnation) -> Self {
+        let (sub, local, create_revision, applied) = (0, false, Revision::default(), Applied::AsIs);
+        Self { sub, keyspace, local, key, kind, create_revision, version, incarnation, applied }
+    }
+
     /// The change without what is this replica's own.
     #[must_use]
     pub fn travelling(&self) -> Self {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::entry::{Applied, Change, ChangeKind, CodecError, EntryHead, OriginHead, Record};
+use crate::entry::{Change, ChangeKind, CodecError, EntryHead, OriginHead, Record};
 use crate::id::{Birth, Dot, Origin, ReplicaId};
 use crate::key::Keyspace;
 use crate::revision::Revision;
@@ -108,17 +108,9 @@ pub(super) fn no_entry() -> EntryHead {
 
 /// A settled key as the change of a record.
 pub(super) fn change_of(key: &SettledKey, sub: u32) -> Change {
-    Change {
-        sub,
-        keyspace: key.keyspace,
-        local: false,
-        key: key.key.clone(),
-        kind: ChangeKind::Put { value: key.live.value.clone(), lease: key.live.lease },
-        create_revision: Revision::default(),
-        version: key.live.version,
-        incarnation: key.live.incarnation,
-        applied: Applied::AsIs,
-    }
+    let SettledKey { keyspace, key, live } = key;
+    let kind = ChangeKind::Put { value: live.value.clone(), lease: live.lease };
+    Change { sub, ..Change::new(*keyspace, key.clone(), kind, live.version, live.incarnation) }
 }
 
 pub(super) fn encode(chunk: &SnapshotChunk) -> Bytes {

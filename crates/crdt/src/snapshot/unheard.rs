@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::clock::Stamp;
-use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead, Past};
+use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead, Past};
 use crate::id::Dot;
-use crate::index::{Incarnation, KeyVersion};
+use crate::index::KeyVersion;
 use crate::key::{self, Key, Keyspace};
 use crate::replica::Replica;
 use crate::revision::Revision;
@@ -34,7 +34,7 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     let mut groups: Vec<Vec<Change>> = vec![];
     for (key, value) in old.state.system.iter().filter(|(_, value)| is_own(value.number)) {
         let kind = ChangeKind::Put { value: value.value.clone(), lease: None };
-        groups.push(vec![change(Keyspace::System, key, kind, value.version, value.incarnation)]);
+        groups.push(vec![Change::new(Keyspace::System, key.clone(), kind, value.version, value.incarnation)]);
     }
     let mut entries: BTreeMap<(Revision, u32), Change> = BTreeMap::new();
     for (key, versions) in old.state.index.iter().filter(|(key, _)| !key::is_replica_local(key)) {
@@ -102,19 +102,5 @@ fn change_of(key: &Key, version: &KeyVersion) -> Change {
         Some(value) => ChangeKind::Put { value: value.clone(), lease: version.lease },
         None => ChangeKind::Delete,
     };
-    change(Keyspace::Client, key, kind, version.version, version.incarnation)
-}
-
-fn change(keyspace: Keyspace, key: &Key, kind: ChangeKind, version: i64, incarnation: Incarnation) -> Change {
-    Change {
-        sub: 0,
-        keyspace,
-        local: false,
-        key: key.clone(),
-        kind,
-        create_revision: Revision::default(),
-        version,
-        incarnation,
-        applied: Applied::AsIs,
-    }
+    Change::new(Keyspace::Client, key.clone(), kind, version.version, version.incarnation)
 }

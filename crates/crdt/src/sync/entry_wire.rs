@@ -7,11 +7,10 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::clock::Stamp;
-use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead};
+use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead};
 use crate::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
 use crate::index::Incarnation;
 use crate::key::{Key, Keyspace};
-use crate::revision::Revision;
 use crate::sync::delta::{Delta, DeltaError};
 use crate::sync::error::DecodeError;
 use crate::sync::wire::{self, WireChange, WireDot, WireOrigin};
@@ -155,18 +154,8 @@ fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Optio
             Incarnation { stamp: Stamp::new(wire.stamp), dot: Dot { origin, seq: wire.seq } }
         }
     };
-    let change = Change {
-        sub: 0,
-        keyspace: wire::keyspace_from_wire(wire.flags),
-        local: false,
-        key: wire.key,
-        kind,
-        create_revision: Revision::default(),
-        version: wire.version,
-        incarnation,
-        applied: Applied::AsIs,
-    };
-    Ok((change, delta))
+    let keyspace = wire::keyspace_from_wire(wire.flags);
+    Ok((Change::new(keyspace, wire.key, kind, wire.version, incarnation), delta))
 }
 
 impl Received {

@@ -16,14 +16,10 @@ const WRITES: usize = 20;
 const PATIENCE_MS: u64 = 60_000;
 
 impl World {
-    fn all(&self, holds: impl Fn(&Host) -> bool) -> bool {
-        self.hosts.iter().all(holds)
-    }
-
     /// Lets time pass, a millisecond at a time, until that holds everywhere; how many milliseconds that took.
     fn pass_until(&mut self, holds: impl Fn(&Host) -> bool) -> Outcome<u64> {
         let begun = self.ms;
-        while !self.all(&holds) {
+        while !self.hosts.iter().all(&holds) {
             if self.ms > begun + PATIENCE_MS {
                 return Err("it takes too long".to_owned());
             }

@@ -22,7 +22,6 @@ pub(super) fn open_log(path: &Path) -> Result<File, StorageError> {
 }
 
 pub(super) fn open_sled(path: &Path) -> Result<Db, StorageError> {
-    drop_drafts(path)?;
     /// sled lets go of its own lock only when the last of its threads has dropped a reference, shortly after a close.
     const PATIENCE: Duration = Duration::from_secs(5);
     let config = sled::Config::new()
@@ -32,6 +31,7 @@ pub(super) fn open_sled(path: &Path) -> Result<Db, StorageError> {
         .segment_size(SEGMENT)
         // No thread of sled's that wakes and syncs by itself.
         .flush_every_ms(None);
+    drop_drafts(path)?;
     let start = Instant::now();
     loop {
         match contain(|| config.open()) {
