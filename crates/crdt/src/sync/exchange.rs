@@ -21,7 +21,8 @@ pub struct Tuning {
     pub lazy_ack_interval_ms: u64,
     /// How often what others have is passed on, milliseconds.
     pub forward_acks_interval_ms: u64,
-    /// How long an entry is left to a peer's own link with whoever made it before it is forwarded, milliseconds.
+    /// How long entries are left to a peer's own link with whoever made them while none arrive there, before the first of the
+    /// others forwards them, and then the next; milliseconds.
     pub forward_delay_ms: u64,
     /// How long entries wait for what they depend on before everything is asked for again, milliseconds.
     pub patience_ms: u64,
@@ -47,7 +48,8 @@ impl Default for Tuning {
             forward_acks_interval_ms: 500,
             // Longer than a round trip and an interval of acknowledgements over most links.
             forward_delay_ms: 1_000,
-            patience_ms: 1_000,
+            // Longer than it takes until what is missing is forwarded: asking again brings twice what came already.
+            patience_ms: 5_000,
             resend_ms: 10_000,
             ping_interval_ms: 5_000,
             hash_interval_ms: 1_000,

@@ -89,6 +89,55 @@ fn who_is_not_told_directly_is_told_by_others_soon() {
     drop(hangs);
 }
 
+/// All that have an entry used to pass it on once it was a second old: peers that fell behind under load got everything from
+/// everybody, and fell further behind.
+#[test]
+fn who_is_not_told_directly_is_told_by_one_of_the_others() {
+    let mut net = Net::mesh(6);
+    net.converge();
+    net.run(1_000);
+    let hangs = net.wires.remove(0);
+    for n in 0..100 {
+        net.put(0, &format!("k{n}"), "v");
+        net.run(100);
+    }
+    net.run(3_000);
+    assert!(net.converged());
+    let ends = || (0..net.wires.len()).flat_map(|wire| [0, 1].map(|side| (wire, side)));
+    let forwarders = ends().filter(|(wire, side)| {
+        let [from, to] = [*side, 1 - *side].map(|side| net.wires[*wire].ends[side].node);
+        from != 0 && to == 1 && net.report(*wire, *side).tally.sent_entries > 0
+    });
+    assert_eq!(forwarders.count(), 1);
+    assert_eq!(ends().map(|(wire, side)| net.report(wire, side).tally.sent_entries).sum::<u64>(), 100 * 5);
+    drop(hangs);
+}
+
+#[test]
+fn who_falls_behind_is_not_told_by_others_what_is_on_its_way() {
+    let mut net = Net::mesh(5);
+    net.converge();
+    net.run(1_000);
+    assert_eq!(net.wires[0].ends.each_ref().map(|end| end.node), [0, 1]);
+    // What 0 sends to 1 takes longer and longer, five seconds in the end.
+    let mut late = std::collections::VecDeque::new();
+    for n in 0..1_000 {
+        net.put(0, &format!("k{n}"), "v");
+        net.step();
+        let ms = net.ms;
+        let queue = &mut net.wires[0].ends[1].queue;
+        late.extend(queue.drain(..).map(|message| (ms + 5 * n, message)));
+        while late.front().is_some_and(|(due, _)| *due <= ms) {
+            queue.extend(late.pop_front().map(|(_, message)| message));
+        }
+    }
+    assert!(!late.is_empty());
+    net.wires[0].ends[1].queue.extend(late.into_iter().map(|(_, message)| message));
+    net.converge();
+    let doubled = |wire, side| net.report(wire, side).tally.duplicates;
+    assert_eq!((0..net.wires.len()).map(|wire| doubled(wire, 0) + doubled(wire, 1)).sum::<u64>(), 0);
+}
+
 /// What a replica sends of its own says that it has it, and it acknowledges it no other way. Where that entry had come
 /// through a third replica before, this was overheard, and the key's window stayed open until its maker wrote again.
 #[test]

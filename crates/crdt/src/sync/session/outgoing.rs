@@ -87,6 +87,10 @@ pub(super) struct Outgoing {
     /// What was durable here more recently, and when that was.
     recent: VersionVector,
     recent_ms: u64,
+    /// What the peer had then.
+    stood: VersionVector,
+    /// Of whose entries it has got none for so many of these times, though there are some.
+    stalls: BTreeMap<Origin, usize>,
     /// What the peer was told that members have, in this epoch.
     acked: BTreeMap<Origin, VersionVector>,
     /// The number of the last message of entries or acknowledgements in this epoch.
@@ -118,6 +122,8 @@ impl Outgoing {
         self.sent = theirs.clone();
         (self.recent, self.recent_ms, self.progress_ms) = (durable.clone(), now.mono_ms, now.mono_ms);
         self.old = durable.clone();
+        self.stood = theirs.clone();
+        self.stalls.clear();
     }
 
     /// The greeting told the peer what this replica has.
@@ -230,20 +236,38 @@ impl Outgoing {
         origin.replica != own.replica && self.links.contains(&origin.replica)
     }
 
+    /// Whether entries of that origin, who is connected with the peer, are passed on all the same: none of them have been
+    /// arriving there. One member after the other does so, a delay apart, until some do: a peer that is only slow
+    /// must not get everything from everybody as well.
+    fn is_forwarded(&self, own: Origin, origin: Origin) -> bool {
+        let before_us =
+            || self.links.iter().filter(|member| **member < own.replica && **member != origin.replica).count();
+        self.stalls.get(&origin).is_some_and(|stalls| *stalls > before_us())
+    }
+
     /// How far entries may be sent: what is durable, but entries of those who are connected with the peer themselves
-    /// only once they had time to arrive there that way, and our own only once they were offered.
+    /// only when they do not arrive there that way, and our own only once they were offered.
     fn bound(&mut self, own: Origin, offered: u64, durable: &VersionVector, delay_ms: u64, now: Now) -> VersionVector {
         if now.mono_ms >= self.recent_ms.saturating_add(delay_ms) {
             self.old = std::mem::replace(&mut self.recent, durable.clone());
             self.recent_ms = now.mono_ms;
+            let stands = |dot: &Dot| {
+                let had = self.stood.get(dot.origin);
+                dot.seq > had && self.theirs.get(dot.origin) == had
+            };
+            let stalls = self.old.iter().filter(stands).map(|dot| dot.origin);
+            self.stalls = stalls.map(|origin| (origin, self.stalls.get(&origin).unwrap_or(&0) + 1)).collect();
+            self.stood = self.theirs.clone();
         }
         let bound = |dot: Dot| {
             let seq = if dot.origin == own {
                 offered
-            } else if self.comes_another_way(own, dot.origin) {
+            } else if !self.comes_another_way(own, dot.origin) {
+                dot.seq
+            } else if self.is_forwarded(own, dot.origin) {
                 self.old.get(dot.origin)
             } else {
-                dot.seq
+                0
             };
             Dot { seq: seq.min(dot.seq), ..dot }
         };
