@@ -1,6 +1,7 @@
 //! The journal on disk: what it promises, checked against a model, crashes, damage and a full disk.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -158,6 +159,28 @@ fn groups_must_follow_each_other() {
     assert!(records.is_empty());
     assert!(matches!(journal.append(&group(5)), Err(StorageError::OutOfOrder { expected: 6, .. })));
     journal.append(&group(6)).expect("append");
+}
+
+/// A file with holes would let a group begin that the disk has no space for.
+#[test]
+fn space_is_allocated_before_it_is_written_for_small_groups_and_large() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (mut journal, ..) = reopen(dir.path());
+    let log = dir.path().join("eddy/journal/db");
+    let mut first = 1;
+    for (len, groups) in [(100, 50), (40_000, 50), (3 << 20, 3), (100, 50)] {
+        for _ in 0..groups {
+            let group = Group { first, records: vec![record(first, len)], head: Bytes::new() };
+            journal.append(&group).expect("append");
+            first += 1;
+            let log = log.metadata().expect("log");
+            assert!(log.blocks() * 512 >= log.len(), "{} bytes, {} allocated", log.len(), log.blocks() * 512);
+        }
+    }
+    drop(journal);
+    let (_, records, _) = reopen(dir.path());
+    assert!(records.iter().all(|(number, bytes)| *bytes == record(*number, bytes.len())));
+    assert_eq!(records.len() as u64, first - 1);
 }
 
 #[test]

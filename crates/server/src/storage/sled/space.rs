@@ -10,9 +10,12 @@ use super::{SEGMENT, SledJournal};
 /// Below this the disk is low: what is left is for deletes, a compaction and the rewriting after it.
 const LOW_BYTES: u64 = 8 << 20;
 
+/// An append of so much is a large one.
+const LARGE_BYTES: usize = 16 << 10;
+
 impl SledJournal {
-    /// Has zeroed, allocated segments ready ahead of sled, so that a full disk is noticed before anything is written,
-    /// and so that syncs need not commit a new file length each time.
+    /// Has allocated segments ready ahead of sled, so that a full disk is noticed before anything is written; where appends
+    /// are small, so that their syncs need not commit a new file length either.
     pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), StorageError> {
         let need = 2 + (bytes as u64).saturating_mul(2) / SEGMENT as u64;
         let position = self.log_end() / SEGMENT as i64;
@@ -31,7 +34,7 @@ impl SledJournal {
         }
         let target = (segments + need - free) * SEGMENT as u64;
         if len < target
-            && let Err(e) = extend(&self.log, len, target, self.options.fsync)
+            && let Err(e) = extend(&self.log, len, target, bytes, self.options.fsync)
         {
             // Give back what was taken; a file that stays longer does no harm.
             self.log.set_len(len).ok();
@@ -57,8 +60,13 @@ impl SledJournal {
     }
 }
 
-/// Zeroes and allocates a file from `from` to `to`.
-fn extend(file: &File, from: u64, to: u64, sync: bool) -> std::io::Result<()> {
+/// Allocates a file from `from` to `to`: with zeros, so that syncs of small appends need not commit where the file's blocks
+/// are. For a large one that is the lesser part of its sync, and writing everything twice the greater.
+fn extend(file: &File, from: u64, to: u64, append_bytes: usize, sync: bool) -> std::io::Result<()> {
+    // Where the file system cannot, or says that it is full, writing tells.
+    if append_bytes >= LARGE_BYTES && fs4::FileExt::allocate(file, to).is_ok() {
+        return Ok(());
+    }
     // Block by block: Linux caches a longer write in units of its size, and then writes such a unit out whole for each
     // small append into it (measured: 160 KB instead of 6 KB per append).
     let zeros = [0; 4096];
