@@ -84,6 +84,8 @@ pub async fn run(
         None => None,
     };
     let requests_per_round = trace.as_ref().map(Trace::len);
+    // At rest: under load a node's answer tells of a moment long after the question.
+    let before = cluster.usage().await?;
     recorder.begin();
     let driving = async {
         let moments = || open::schedule(cell.rate, load.arrivals, until, seed);
@@ -100,14 +102,15 @@ pub async fn run(
         }
     };
     let watching = watch_over(&mut cluster, scenario, &recorder, progress);
-    let ((), before) = tokio::try_join!(driving, watching)?;
+    tokio::try_join!(driving, watching)?;
 
     progress("catching up", None);
     let cut_at_end = scenario.network.events.last().is_some_and(|event| !event.heal);
     let catch_up = if cut_at_end { None } else { settle(&mut cluster, addressed, "end").await? };
     let after = cluster.usage().await?;
     drop(watchers);
-    let mut outcome = assess(&recorder, load.measure_s, &before, &after, addressed)?;
+    let used = Used { before: &before, after: &after, during: recorder.epoch().elapsed() };
+    let mut outcome = assess(&recorder, load.measure_s, used, addressed)?;
     if let Some(took) = catch_up {
         outcome.metrics.push(("catch_up_ms".to_owned(), None, took.as_secs_f64() * 1000.0));
     } else if !cut_at_end {
@@ -119,25 +122,25 @@ pub async fn run(
     Ok(outcome)
 }
 
-/// Waits until all nodes show what was written at those addressed. Returns how long it took.
+/// Waits until all nodes show what was written at those addressed. Returns how long it took, the writing of the marks
+/// that tell it included: that waits for what a node has to do before.
 async fn settle(cluster: &mut Cluster, addressed: usize, mark: &str) -> Result<Option<Duration>> {
+    let since = Instant::now();
     let writers: Vec<_> = (0..addressed).collect();
     cluster.mark(&writers, mark).await?;
-    cluster.wait_for(&writers, mark, CATCH_UP).await
+    Ok(cluster.wait_for(&writers, mark, CATCH_UP).await?.map(|_| since.elapsed()))
 }
 
-/// While load runs: looks after the nodes, lets events happen, tells the progress. Returns what nodes had used when what
-/// counts began.
+/// While load runs: looks after the nodes, lets events happen, tells the progress.
 async fn watch_over(
     cluster: &mut Cluster,
     scenario: &Scenario,
     recorder: &Recorder,
     progress: &(dyn Fn(&str, Option<u64>) + Sync),
-) -> Result<Vec<Usage>> {
+) -> Result<()> {
     let begin = recorder.epoch() + Duration::from_secs_f64(scenario.load.warmup_s);
     progress("warming up", None);
     tokio::time::sleep_until(begin.into()).await;
-    let before = cluster.usage().await?;
     let mut events: Vec<_> = scenario.network.events.iter().collect();
     events.sort_by(|a, b| b.at_s.total_cmp(&a.at_s));
     while Instant::now() < recorder.end() {
@@ -151,10 +154,23 @@ async fn watch_over(
         let until = (Instant::now() + LOOK_EVERY).min(recorder.end());
         tokio::time::sleep_until(next.map_or(until, |next| next.min(until)).into()).await;
     }
-    Ok(before)
+    Ok(())
 }
 
-fn assess(recorder: &Recorder, measure_s: f64, before: &[Usage], after: &[Usage], addressed: usize) -> Result<Outcome> {
+/// What the nodes had used before the load, and when all had what it wrote.
+struct Used<'a> {
+    before: &'a [Usage],
+    after: &'a [Usage],
+    /// How long that was.
+    during: Duration,
+}
+
+fn assess(
+    recorder: &Recorder,
+    measure_s: f64,
+    Used { before, after, during }: Used,
+    addressed: usize,
+) -> Result<Outcome> {
     let recorded = recorder.take();
     if recorded.completed == 0 {
         bail!("no operation succeeded: {}", recorded.first_error.unwrap_or_else(|| "none was due".to_owned()));
@@ -186,14 +202,14 @@ fn assess(recorder: &Recorder, measure_s: f64, before: &[Usage], after: &[Usage]
         }
         all("mean_ms", latencies.mean() / 1000.0);
     }
-    let completed = recorded.completed as f64;
+    let answered = recorded.answered as f64;
     let used = |of: Part| -> Vec<f64> { before.iter().zip(after).map(|(b, a)| of(a) - of(b)).collect() };
     let sum = |of: Part| used(of).iter().sum::<f64>();
-    all("cpu_us_per_op", sum(|u| u.cpu_s) * 1e6 / completed);
-    all("written_bytes_per_op", sum(|u| u.written_bytes) / completed);
-    all("fsyncs_per_op", sum(|u| u.fsyncs) / completed);
-    all("peer_bytes_per_op", sum(|u| u.peer_bytes) / completed);
-    all("peer_bytes_per_s", sum(|u| u.peer_bytes) / measure_s);
+    all("cpu_us_per_op", sum(|u| u.cpu_s) * 1e6 / answered);
+    all("written_bytes_per_op", sum(|u| u.written_bytes) / answered);
+    all("fsyncs_per_op", sum(|u| u.fsyncs) / answered);
+    all("peer_bytes_per_op", sum(|u| u.peer_bytes) / answered);
+    all("peer_bytes_per_s", sum(|u| u.peer_bytes) / during.as_secs_f64());
     all("rss_mib", after.iter().map(|u| u.rss_bytes).fold(0.0, f64::max) / 1_048_576.0);
     // What it costs a node that no client talks to when others write.
     let idle = addressed..after.len();
@@ -231,7 +247,8 @@ mod tests {
         }
         let usage = |cpu_s, remote_entries| Usage { cpu_s, remote_entries, fsyncs: cpu_s * 10.0, ..Usage::default() };
         let (before, after) = ([usage(1.0, 0.0), usage(5.0, 7.0)], [usage(1.5, 0.0), usage(5.25, 107.0)]);
-        let outcome = assess(&recorder, 2.0, &before, &after, 1)?;
+        let used = Used { before: &before, after: &after, during: Duration::from_secs(4) };
+        let outcome = assess(&recorder, 2.0, used, 1)?;
         let metric = |name: &str, of| {
             outcome.metrics.iter().find(|(n, node, _)| n == name && *node == of).map(|(_, _, value)| *value)
         };
@@ -248,8 +265,9 @@ mod tests {
     fn an_experiment_without_success_is_none() {
         let recorder = Recorder::new(Duration::ZERO, Duration::from_secs(1), 1);
         recorder.record(0, "put", recorder.epoch(), recorder.epoch(), Ended::Failed("no leader".into()));
-        let error =
-            assess(&recorder, 1.0, &[Usage::default()], &[Usage::default()], 1).expect_err("nothing").to_string();
+        let usage = [Usage::default()];
+        let used = Used { before: &usage, after: &usage, during: Duration::from_secs(1) };
+        let error = assess(&recorder, 1.0, used, 1).expect_err("nothing").to_string();
         assert!(error.contains("no leader"), "{error}");
     }
 }

@@ -31,6 +31,7 @@ struct Shard {
     latencies: BTreeMap<&'static str, Histogram<u64>>,
     steps: Vec<Step>,
     completed: u64,
+    answered: u64,
     failed: u64,
     refused: u64,
     first_error: Option<String>,
@@ -54,6 +55,8 @@ pub struct Recorded {
     pub steps: Vec<Vec<Step>>,
     /// Operations that succeeded while it counted.
     pub completed: u64,
+    /// Operations that ever succeeded, before and after it counted, too.
+    pub answered: u64,
     /// Operations that were due while it counted and failed.
     pub failed: u64,
     /// Transactions that were answered but changed nothing, because someone else had written.
@@ -102,13 +105,14 @@ impl Recorder {
         let (due, at) = (due.saturating_duration_since(self.epoch()), ended_at.saturating_duration_since(self.epoch()));
         let counts = due >= self.from && due < self.until;
         let within = at >= self.from && at < self.until;
+        let failed = matches!(ended, Ended::Failed(_));
+        let mut shard = self.shard(node);
+        shard.answered += u64::from(!failed);
         if !counts && !within {
             return;
         }
         let micros = u64::try_from((at.saturating_sub(due)).as_micros()).unwrap_or(LONGEST_US);
-        let mut shard = self.shard(node);
         let step = within.then(|| ((at - self.from).as_nanos() / STEP.as_nanos()) as usize);
-        let failed = matches!(ended, Ended::Failed(_));
         if let Some(step) = step.and_then(|step| shard.steps.get_mut(step)) {
             step.done += u64::from(!failed);
             step.failed += u64::from(failed);
@@ -162,6 +166,7 @@ impl Recorder {
             }
             all.steps.push(shard.steps);
             all.completed += shard.completed;
+            all.answered += shard.answered;
             all.failed += shard.failed;
             all.refused += shard.refused;
             all.first_error = all.first_error.or(shard.first_error);
@@ -225,6 +230,7 @@ mod tests {
         recorder.record(1, "put", at(1000), at(1400), Ended::Refused);
         let recorded = recorder.take();
         assert_eq!((recorded.completed, recorded.failed, recorded.refused), (2, 1, 1));
+        assert_eq!(recorded.answered, 4);
         assert_eq!(recorded.first_error.as_deref(), Some("no"));
         assert_eq!((recorded.latencies["put"].len(), recorded.latencies["put"].max() / 1000), (2, 700));
         assert_eq!(recorded.steps[0].iter().map(|s| s.done).collect::<Vec<_>>(), [1, 0, 0, 0]);

@@ -15,6 +15,7 @@ use eddy_proto::etcdserverpb::kv_client::KvClient;
 use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use eddy_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::relay::{Relays, Shape};
@@ -215,12 +216,13 @@ impl Cluster {
         self.nodes.iter_mut().try_for_each(|node| node.process.check())
     }
 
-    /// Writes a mark at each of these nodes, until it is taken.
+    /// Writes a mark at each of these nodes at once, until it is taken.
     ///
     /// # Errors
-    /// When a node does not take it in time.
+    /// When a node does not take it in time, or has ended.
     pub async fn mark(&mut self, at: &[usize], mark: &str) -> Result<()> {
         let until = Instant::now() + PATIENCE;
+        let mut marking = JoinSet::new();
         for &node in at {
             let put = PutRequest {
                 key: mark_key(node).into(),
@@ -228,15 +230,23 @@ impl Cluster {
                 ..PutRequest::default()
             };
             let mut kv = KvClient::new(self.nodes[node].channel.clone());
-            while let Err(error) = kv.put(put.clone()).await {
-                self.check()?;
-                if Instant::now() > until {
-                    bail!("node {node} takes no write: {error}");
+            marking.spawn(async move {
+                while let Err(error) = kv.put(put.clone()).await {
+                    if Instant::now() > until {
+                        bail!("node {node} takes no write: {error}");
+                    }
+                    tokio::time::sleep(LOOK_EVERY).await;
                 }
-                tokio::time::sleep(LOOK_EVERY).await;
+                Ok(())
+            });
+        }
+        loop {
+            match tokio::time::timeout(LOOK_EVERY, marking.join_next()).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(marked)) => marked??,
+                Err(_) => self.check()?,
             }
         }
-        Ok(())
     }
 
     /// Waits until all nodes show the marks that these nodes have written, and with them all that these wrote before.
