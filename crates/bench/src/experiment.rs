@@ -128,7 +128,7 @@ async fn settle(cluster: &mut Cluster, addressed: usize, mark: &str) -> Result<O
     let since = Instant::now();
     let writers: Vec<_> = (0..addressed).collect();
     cluster.mark(&writers, mark).await?;
-    Ok(cluster.wait_for(&writers, mark, CATCH_UP).await?.map(|_| since.elapsed()))
+    Ok(cluster.wait_for(&writers, mark, CATCH_UP).await?.then(|| since.elapsed()))
 }
 
 /// While load runs: looks after the nodes, lets events happen, tells the progress.

@@ -131,12 +131,12 @@ mod tests {
 
     #[test]
     fn what_is_asked_of_two_vectors_is_true_of_each_origin() {
+        let dots: Vec<Dot> = vectors().flat_map(|vector| vector.iter().collect::<Vec<_>>()).collect();
         for (a, b) in vectors().flat_map(|a| vectors().map(move |b| (a.clone(), b))) {
-            let dots: Vec<Dot> = vectors().flat_map(|vector| vector.iter().collect::<Vec<_>>()).collect();
             assert_eq!(a.covers(&b), b.iter().all(|dot| a.contains(dot)), "{a:?} {b:?}");
             let (met, mut both) = (a.meet(&b), a.clone());
             both.merge(&b);
-            for dot in dots {
+            for dot in dots.iter().copied() {
                 assert_eq!(met.contains(dot), a.contains(dot) && b.contains(dot), "{a:?} {b:?}");
                 assert_eq!(both.contains(dot), a.contains(dot) || b.contains(dot), "{a:?} {b:?}");
             }

@@ -121,7 +121,6 @@ impl Outgoing {
         self.theirs = theirs.clone();
         self.sent = theirs.clone();
         (self.recent, self.recent_ms, self.progress_ms) = (durable.clone(), now.mono_ms, now.mono_ms);
-        self.old = durable.clone();
         self.stood = theirs.clone();
         self.stalls.clear();
     }
