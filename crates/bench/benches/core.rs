@@ -4,12 +4,10 @@
 
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use eddy_crdt::clock::Now;
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{Command, Compare, CompareResult, CompareTarget, Op, PutLease, PutOp, PutValue, RangeOp, Txn};
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::restore::Loader;
+use eddy_crdt::{
+    Birth, ClusterId, Command, Compare, CompareResult, CompareTarget, Identity, Input, KeyRange, Loader, Now, Op,
+    PutLease, PutOp, PutValue, RangeOp, Replica, ReplicaId, Txn,
+};
 
 const IDENTITY: Identity =
     Identity { cluster: ClusterId::new(1), replica: ReplicaId::new(2), birth: Birth::new(3), ordinal: 0 };

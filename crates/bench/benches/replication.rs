@@ -9,19 +9,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use eddy_crdt::clock::{Now, Stamp};
-use eddy_crdt::entry::{ChangeKind, Entry};
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Dot, Identity, Origin, ReplicaId};
-use eddy_crdt::index::Incarnation;
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::merge::Rules;
-use eddy_crdt::op::{Command, PutLease, PutOp, PutValue};
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::revision::Revision;
-use eddy_crdt::sync::delta::Delta;
-use eddy_crdt::vector::VersionVector;
-use eddy_crdt::window::{Live, Version, Window};
+use eddy_crdt::merge::{Rules, Version, Window};
+use eddy_crdt::sync::Delta;
+use eddy_crdt::{
+    Birth, ChangeKind, ClusterId, Command, Dot, Entry, Founder, Genesis, Identity, Incarnation, Input, Keyspace, Live,
+    Now, Origin, PutLease, PutOp, PutValue, Replica, ReplicaId, Revision, Stamp, VersionVector,
+};
 
 const NOW: Now = Now { wall_ms: 1_700_000_000_000, mono_ms: 0 };
 /// Entries between two acknowledgements, about what a busy replica has.

@@ -1,63 +1,55 @@
 //! eddy's replica as a pure state machine.
 //!
-//! There is no runtime, clock, randomness, disk or network in this crate: time comes in as an argument
-//! ([`clock::Now`]), what must reach the disk goes out as records ([`replica::Effects`]), and the same inputs always
-//! give the same outputs. The server drives it; simulations drive thousands of it from a seed.
+//! There is no runtime, clock, randomness, disk or network in this crate: time comes in as an argument ([`Now`]), what
+//! must reach the disk goes out as records ([`Effects`]), and the same inputs always give the same outputs. The server
+//! drives it; simulations drive thousands of it from a seed.
 //!
-//! From the ground floor up:
-//! - [`id`], [`revision`], [`clock`], [`key`], [`vector`]: the words;
-//! - [`op`], [`event`]: what clients ask, and what they are told; [`tally`]: how much was done, for metrics;
-//! - [`entry`]: the unit of replication, and the record of it that is journaled, with their codec;
-//! - [`index`]: every key with its versions; [`history`]: which keys changed at which revision;
-//! - [`window`]: a key's unsettled versions; [`merge`]: what concurrent ones mean together, by the [`rules`];
-//!   [`object`]: the fields of Kubernetes objects;
-//! - [`system`]: leases, alarms and members as keys; [`members`], [`genesis`]: who belongs to the cluster; [`lease`]: who lives
-//!   how long; [`digest`]: hashes of the state;
-//! - [`state`], [`windows`]: what an entry may change; [`read`]: ranges and compares; [`txn`]: a transaction in progress;
-//! - [`log`], [`floor`], [`origins`]: what some member may lack, what all have, what is known of who made it;
-//! - [`replica`]: the machine, with [`remote`] entries, [`inspect`] to look at it, and [`tidy`] to forget; [`notice`]: what
-//!   operators are told;
-//! - [`restore`]: the machine from its records; [`snapshot`]: from another's state.
+//! The rooms, each of which knows only those above it:
+//! - `words`: names of replicas and entries, time, revisions, keys, version vectors;
+//! - `command`: what clients ask and are told, what operators are told;
+//! - `entry`: the unit of replication, and the record of it that is journaled, with their codec;
+//! - `store`: etcd's multi-version store, what is derived from it, and transactions;
+//! - [`merge`]: what concurrent versions mean together;
+//! - `replica`: the machine: `handle(now, input) -> effects`;
+//! - `boot`: a replica from founders, from its records, from a peer's state;
 //! - [`sync`]: what replicas tell each other.
 
-pub mod clock;
-mod cluster;
-pub mod digest;
-mod doubt;
-pub mod entry;
-pub mod event;
-pub mod floor;
-pub mod genesis;
-mod graph;
-pub mod history;
-pub mod id;
-pub mod index;
-pub mod inspect;
-pub mod key;
-mod leap;
-pub mod lease;
-pub mod log;
-pub mod members;
+mod boot;
+mod command;
+mod entry;
 pub mod merge;
-pub mod notice;
-pub mod object;
-pub mod op;
-pub mod origins;
-mod own;
-pub mod read;
-pub mod remote;
-pub mod replica;
-pub mod restore;
-pub mod revision;
-pub mod rules;
-mod settle;
-pub mod snapshot;
-pub mod state;
+mod replica;
+mod store;
 pub mod sync;
-pub mod system;
-pub mod tally;
-pub mod tidy;
-pub mod txn;
-pub mod vector;
-pub mod window;
-pub mod windows;
+mod words;
+
+pub use boot::genesis::{Founder, Genesis};
+pub use boot::restore::{Damage, Loader};
+pub use boot::snapshot::{InstallError, Installed, Installer, SettledKey, SnapshotChunk};
+pub use command::event::{Commit, Event, EventKind};
+pub use command::notice::{MergeReport, Notice};
+pub use command::op::{
+    Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyValue, LeaseStatus, Op,
+    OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, RangeReply, ReadAt, Refusal, Reply, RevisionBounds,
+    SortOrder, SortTarget, Txn, TxnReply,
+};
+pub use command::tally::Tally;
+pub use entry::{
+    Applied, CHAIN_LEN, Chain, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record,
+};
+pub use merge::outcome::{GivenUp, Rule};
+pub use merge::window::Live;
+pub use replica::log::{Log, Logged};
+pub use replica::members::{CONTESTED, Member, birth_value};
+pub use replica::query::BelowFloor;
+pub use replica::remote::CLOCK_DRAG_MAX_MS;
+pub use replica::sweep::Sweep;
+pub use replica::{Effects, HOLD_MS, Input, Replica};
+pub use store::digest::Digest;
+pub use store::index::Incarnation;
+pub use store::system::{SystemKey, lease_ttl, lease_value};
+pub use words::clock::{Now, Stamp};
+pub use words::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};
+pub use words::key::{Key, KeyRange, Keyspace, Place, is_replica_local};
+pub use words::revision::Revision;
+pub use words::vector::VersionVector;

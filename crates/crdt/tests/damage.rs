@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::id::{Birth, ClusterId, Identity, LeaseId, ReplicaId};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{Alarm, AlarmKind, Command, DeleteOp, Op, PutLease, PutOp, PutValue, Txn};
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::restore::{Damage, Loader};
+use eddy_crdt::{
+    Alarm, AlarmKind, Birth, ClusterId, Command, Damage, DeleteOp, Identity, Input, KeyRange, LeaseId, Loader, Now, Op,
+    PutLease, PutOp, PutValue, Replica, ReplicaId, Txn,
+};
 
 const IDENTITY: Identity =
     Identity { cluster: ClusterId::new(1), replica: ReplicaId::new(2), birth: Birth::new(3), ordinal: 0 };

@@ -2,11 +2,10 @@
 //! `golden/hashkv.py`): through puts, deletes, transactions, leases, and compactions at and above tombstones.
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::id::{Birth, ClusterId, Identity, LeaseId, ReplicaId};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{Command, DeleteOp, Op, PutLease, PutOp, PutValue, Txn};
-use eddy_crdt::replica::{Input, Replica};
+use eddy_crdt::{
+    Birth, ClusterId, Command, DeleteOp, Identity, Input, KeyRange, LeaseId, Now, Op, PutLease, PutOp, PutValue,
+    Replica, ReplicaId, Txn,
+};
 
 fn text(word: &str) -> Bytes {
     Bytes::copy_from_slice(if word == "~" { b"" } else { word.as_bytes() })

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{Command, PutLease, PutOp, PutValue};
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Command, KeyRange, PutLease, PutOp, PutValue, Revision};
 use eddy_server::node::hub::Filters;
 use eddy_server::node::watch::WatchSpec;
 use eddy_server::node::{Handle, Options, identity, start};

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use eddy_crdt::genesis::Genesis;
-use eddy_crdt::key::{Key, KeyRange};
-use eddy_crdt::op::{AlarmKind, Command, RangeOp};
-use eddy_crdt::replica::Replica;
-use eddy_crdt::snapshot::Installed;
+use eddy_crdt::{AlarmKind, Command, Genesis, Installed, Key, KeyRange, RangeOp, Replica};
 use eddy_proto::admin::admin_server::AdminServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -6,8 +6,8 @@
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::entry::{Change, ChangeKind, EntryHead};
-use crate::id::LeaseId;
-use crate::key::Keyspace;
+use crate::words::id::LeaseId;
+use crate::words::key::Keyspace;
 
 /// Length of a chain hash, bytes.
 pub const CHAIN_LEN: usize = 16;

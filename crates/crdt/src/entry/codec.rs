@@ -4,12 +4,12 @@ use bytes::Bytes;
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::clock::Stamp;
 use crate::entry::{Applied, Chain, Change, ChangeKind, EntryHead, FORMAT, Record};
-use crate::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
-use crate::index::Incarnation;
-use crate::key::Keyspace;
-use crate::revision::Revision;
+use crate::store::index::Incarnation;
+use crate::words::clock::Stamp;
+use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::words::key::Keyspace;
+use crate::words::revision::Revision;
 
 /// Why bytes that should be a record or head are none.
 #[derive(Debug, thiserror::Error)]

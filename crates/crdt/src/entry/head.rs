@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::clock::Stamp;
 use crate::entry::codec::{self, wire};
 use crate::entry::{Chain, CodecError, FORMAT};
-use crate::id::{Birth, ClusterId, Dot, Identity, Origin, ReplicaId};
-use crate::revision::Revision;
-use crate::vector::VersionVector;
+use crate::words::clock::Stamp;
+use crate::words::id::{Birth, ClusterId, Dot, Identity, Origin, ReplicaId};
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
 
 /// Where the log of an origin's entries begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +52,7 @@ pub struct Head {
     pub chain: Chain,
     /// The highest stamp given or seen.
     pub stamp: Stamp,
-    /// Hash of the replicated state; see [`crate::digest`].
+    /// Hash of the replicated state; see [`crate::store::digest`].
     pub state_hash: u128,
     /// The same over the keys that stay on this replica.
     pub local_hash: u128,

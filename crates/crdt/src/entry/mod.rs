@@ -14,12 +14,12 @@ pub use chain::{CHAIN_LEN, Chain};
 pub use codec::CodecError;
 pub use head::{Head, OriginHead, Past};
 
-use crate::clock::Stamp;
-use crate::id::{Dot, LeaseId};
-use crate::index::Incarnation;
-use crate::key::{Key, Keyspace};
-use crate::revision::Revision;
-use crate::vector::VersionVector;
+use crate::store::index::Incarnation;
+use crate::words::clock::Stamp;
+use crate::words::id::{Dot, LeaseId};
+use crate::words::key::{Key, Keyspace};
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
 
 /// The version of the layout of records and heads. A build reads the versions up to its own.
 pub const FORMAT: u32 = 1;

@@ -1,7 +1,7 @@
 //! Records and chain hashes.
 
 use super::*;
-use crate::id::{Birth, LeaseId, Origin, ReplicaId};
+use crate::words::id::{Birth, LeaseId, Origin, ReplicaId};
 
 fn record() -> Record {
     let origin = Origin { replica: ReplicaId::new(u64::MAX), birth: Birth::new(9) };

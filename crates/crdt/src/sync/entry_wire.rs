@@ -6,14 +6,14 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::clock::Stamp;
 use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead};
-use crate::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
-use crate::index::Incarnation;
-use crate::key::{Key, Keyspace};
+use crate::store::index::Incarnation;
 use crate::sync::delta::{Delta, DeltaError};
 use crate::sync::error::DecodeError;
 use crate::sync::wire::{self, WireChange, WireDot, WireOrigin};
+use crate::words::clock::Stamp;
+use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::words::key::{Key, Keyspace};
 
 const SYSTEM: u32 = 1;
 const DELTA: u32 = 2;

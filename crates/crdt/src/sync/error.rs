@@ -1,8 +1,8 @@
 //! What can be wrong with a peer or with what it sends.
 
-use crate::id::{ClusterId, Dot, ReplicaId};
 use crate::sync::delta::DeltaError;
 use crate::sync::message::{Message, PROTOCOL, Reason};
+use crate::words::id::{ClusterId, Dot, ReplicaId};
 
 /// Why a session cannot go on. The stream is to be closed, after [`SyncError::refusal`] was sent if there is one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::entry::Entry;
-use crate::id::{Dot, ReplicaId};
 use crate::replica::Replica;
 use crate::sync::entry_wire::{self, Encoded};
+use crate::words::id::{Dot, ReplicaId};
 
 /// Bounds and intervals of all sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

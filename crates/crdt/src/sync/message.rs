@@ -8,12 +8,12 @@ use prost::Message as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::entry::Chain;
-use crate::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
-use crate::key::{Key, Keyspace};
-use crate::revision::Revision;
 use crate::sync::error::DecodeError;
 use crate::sync::wire::{self, Body, WireChain, WireDot};
-use crate::vector::VersionVector;
+use crate::words::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
+use crate::words::key::Place;
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
 
 /// The version of the protocol that this build speaks. A higher one is refused: it changed the meaning of something.
 pub const PROTOCOL: u32 = 1;
@@ -35,9 +35,6 @@ pub const PIECES_MAX: usize = 64;
 
 /// The longest text in a refusal that is passed on, characters.
 const TEXT_MAX: usize = 512;
-
-/// A key with its keyspace: a place in the order of all keys.
-pub type Place = (Keyspace, Key);
 
 /// Who a replica is and what it has: the first message of each side.
 #[derive(Clone, PartialEq, Eq, Debug)]

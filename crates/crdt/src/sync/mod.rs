@@ -1,27 +1,27 @@
 //! The peer protocol without the network: what two replicas tell each other, and when.
 //!
-//! - [`message`]: what they say, with its codec; [`error`]: what can be wrong with it;
-//! - [`delta`], [`entry_wire`]: values as changes of other values, entries as they travel;
-//! - [`exchange`]: what all sessions of a replica share;
-//! - [`session`]: one session with one peer; [`report`]: what an operator is shown of it.
+//! A [`Session`] is one session with one peer. An [`Exchange`] is what all sessions of a replica share. A [`Message`] is
+//! what they say. [`PeerStatus`] is what an operator sees of a peer. Values travel as [`Delta`]s of other values.
 //!
 //! Nothing here opens a connection or reads a clock. The server and the simulation move the messages.
 
-pub mod delta;
-pub mod entry_wire;
-pub mod error;
-pub mod exchange;
-pub mod message;
-pub mod report;
-pub mod session;
+pub(crate) mod delta;
+pub(crate) mod entry_wire;
+pub(crate) mod error;
+pub(crate) mod exchange;
+pub(crate) mod message;
+pub(crate) mod session;
 mod state;
+pub(crate) mod status;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
+pub use delta::{Delta, DeltaError};
+pub use entry_wire::{Encoded, Received, Unresolved, decode as decode_entry, encode as encode_entry};
 pub use error::{DecodeError, SyncError};
 pub use exchange::{EncodeTally, Exchange, Tuning};
-pub use message::{Hello, Message, Reason};
-pub use report::{Equality, PeerReport, SessionTally, Stage};
+pub use message::{Acks, ENTRY_MAX, Hello, Message, PROTOCOL, Piece, Reason};
 pub use session::{Session, SessionEvent, Standing, Turn};
+pub use status::{Equality, PeerStatus, SessionTally, Stage};

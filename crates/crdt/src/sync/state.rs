@@ -2,13 +2,12 @@
 
 use bytes::Bytes;
 
-use crate::digest;
 use crate::entry::Change;
-use crate::id::Dot;
-use crate::key::{self, Key, KeyRange, Keyspace};
 use crate::replica::Replica;
-use crate::sync::message::Place;
-use crate::vector::VersionVector;
+use crate::store::digest;
+use crate::words::id::Dot;
+use crate::words::key::{self, Key, KeyRange, Keyspace, Place};
+use crate::words::vector::VersionVector;
 
 /// How many bytes of entries are weighed to tell how far a peer is behind; what goes beyond is estimated.
 const WEIGHED_BYTES: usize = 16 << 20;

@@ -1,13 +1,13 @@
-//! The protobuf messages behind [`super::message`] and [`super::entry_wire`].
+//! The protobuf messages behind `message` and `entry_wire`.
 //!
 //! A field that is added later gets a new number and a meaning for its absence; a number is never used again.
 
 use bytes::Bytes;
 
 use crate::entry::Chain;
-use crate::id::{Birth, Dot, Origin, ReplicaId};
-use crate::key::Keyspace;
-use crate::vector::VersionVector;
+use crate::words::id::{Birth, Dot, Origin, ReplicaId};
+use crate::words::key::Keyspace;
+use crate::words::vector::VersionVector;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct WireDot {

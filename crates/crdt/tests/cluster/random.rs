@@ -3,9 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::op::*;
-use eddy_crdt::replica::Input;
+use eddy_crdt::{Command, Input, LeaseId, Op, Txn};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -142,7 +140,7 @@ fn run_steps(nodes: u64, steps: &[Step]) -> Result<(), String> {
         .nodes
         .iter()
         .flat_map(|node| &node.notices)
-        .find(|notice| !matches!(notice, eddy_crdt::notice::Notice::Merged(_)));
+        .find(|notice| !matches!(notice, eddy_crdt::Notice::Merged(_)));
     match refused {
         None => Ok(()),
         Some(notice) => Err(format!("a notice: {notice:?}")),

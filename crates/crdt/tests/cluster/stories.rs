@@ -1,11 +1,9 @@
 //! Single stories.
 
-use eddy_crdt::clock::Now;
-use eddy_crdt::id::{Birth, Identity, LeaseId, ReplicaId};
-use eddy_crdt::notice::Notice;
-use eddy_crdt::op::{Command, Refusal, Reply};
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::snapshot::{InstallError, Installed, Installer, SnapshotChunk};
+use eddy_crdt::{
+    Birth, Command, Identity, Input, InstallError, Installed, Installer, LeaseId, Notice, Now, Refusal, Replica,
+    ReplicaId, Reply, SnapshotChunk,
+};
 
 use crate::world::{Node, World, delete, genesis, identity, put, put_leased};
 
@@ -172,7 +170,7 @@ fn a_snapshot_carries_windows() {
     world.nodes[2] = install(&mut world, 0, fresh, 1, None);
     assert_eq!(world.nodes[2].replica.windows_len(), 3, "the key's, its birth's, and its own revision space's");
     assert_eq!(world.nodes[2].get("/registry/x"), world.nodes[0].get("/registry/x"));
-    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.now.mono_ms += eddy_crdt::HOLD_MS;
     world.heal().unwrap();
     world.check_equal().unwrap();
     assert_eq!(world.nodes[0].get("/registry/x").as_deref(), Some("a"), "the first to create it stays");
@@ -222,7 +220,7 @@ fn a_disk_restored_from_a_backup_keeps_its_later_writes_and_overwrites_nothing()
     let fresh = Identity { birth: Birth::new(12345), ..identity(1) };
     world.nodes[0] = install(&mut world, 1, fresh, 50, Some(&old));
     world.nodes[0].restart(Now { mono_ms: 1, ..world.now }).unwrap();
-    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.now.mono_ms += eddy_crdt::HOLD_MS;
     world.heal().unwrap();
     world.check_equal().unwrap();
     let get = |key| world.nodes[1].get(key);
@@ -242,7 +240,7 @@ fn what_is_written_alone_on_a_disk_from_before_a_member_was_added_is_kept() {
     world.run(0, add(2)).unwrap();
     let node = install(&mut world, 0, identity(2), usize::MAX, None);
     world.nodes.push(node);
-    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.now.mono_ms += eddy_crdt::HOLD_MS;
     world.run(1, put("changed there", "2")).unwrap();
     world.run(1, put("made there", "1")).unwrap();
     world.heal().unwrap();
@@ -265,7 +263,7 @@ fn what_is_written_alone_on_a_disk_from_before_a_member_was_added_is_kept() {
     let fresh = Identity { birth: Birth::new(12346), ..identity(1) };
     world.nodes[0] = install(&mut world, 1, fresh, 50, Some(&old));
     world.nodes[0].restart(world.now).unwrap();
-    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.now.mono_ms += eddy_crdt::HOLD_MS;
     world.heal().unwrap();
     world.check_equal().unwrap();
 
@@ -340,7 +338,7 @@ fn who_loses_its_ordinal_shows_every_key_as_written_in_its_new_space() {
     world.nodes.extend([seven, eight]);
     world.run(3, put("k", "v")).unwrap();
     let before = world.nodes[3].replica.revision();
-    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.now.mono_ms += eddy_crdt::HOLD_MS;
     world.heal().unwrap();
     world.check_equal().unwrap();
     let eight = &world.nodes[3];
@@ -360,7 +358,7 @@ fn what_a_member_acknowledged_before_it_was_known_counts_later() {
     world.run(0, add(3)).unwrap();
     let three = install(&mut world, 0, identity(3), usize::MAX, None);
     world.nodes.push(three);
-    world.now.mono_ms += eddy_crdt::replica::HOLD_MS;
+    world.now.mono_ms += eddy_crdt::HOLD_MS;
     world.sync(2, 0, usize::MAX).unwrap();
     // The second has heard of neither the addition nor the new member's entries.
     world.acks(2, 1);

@@ -3,16 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::entry::Head;
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Identity, Origin, ReplicaId};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::notice::Notice;
-use eddy_crdt::op::*;
-use eddy_crdt::replica::{Effects, Input, Replica};
-use eddy_crdt::restore::Loader;
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::{
+    Birth, ClusterId, Command, DeleteOp, Effects, Founder, Genesis, Head, Identity, Input, KeyRange, KeyValue, Loader,
+    Notice, Now, Origin, PutLease, PutOp, PutValue, RangeOp, Refusal, Replica, ReplicaId, Reply, VersionVector,
+};
 
 /// What a journal holds, and the last state of it that is durable.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +49,7 @@ pub fn put_leased(key: &str, value: &str, lease: Option<i64>) -> Command {
     Command::Put(PutOp {
         key: Bytes::copy_from_slice(key.as_bytes()),
         value: PutValue::Set(Bytes::copy_from_slice(value.as_bytes())),
-        lease: PutLease::Set(lease.map(eddy_crdt::id::LeaseId::new)),
+        lease: PutLease::Set(lease.map(eddy_crdt::LeaseId::new)),
         prev_kv: false,
     })
 }
@@ -125,7 +119,7 @@ impl Node {
         same(&again.state_hash(), &self.replica.state_hash(), "state after a restart")?;
         let members = |replica: &Replica| replica.members().cloned().collect::<Vec<_>>();
         same(&members(&again), &members(&self.replica), "members after a restart")?;
-        let (from, to) = (again.compacted().max(eddy_crdt::revision::Revision::new(1)), again.revision());
+        let (from, to) = (again.compacted().max(eddy_crdt::Revision::new(1)), again.revision());
         same(&again.events(from.next(), to, usize::MAX), &self.replica.events(from.next(), to, usize::MAX), "events")?;
         self.replica = again;
         self.dead.clear();
@@ -141,11 +135,11 @@ impl Node {
         self.replica.range(&range, self.replica.revision()).ok()?.kvs.pop()
     }
 
-    pub fn everything(&self) -> Vec<(Bytes, Bytes, i64, Option<eddy_crdt::id::LeaseId>)> {
+    pub fn everything(&self) -> Vec<(Bytes, Bytes, i64, Option<eddy_crdt::LeaseId>)> {
         let range = RangeOp::all(KeyRange::From(Bytes::from_static(b"\0")));
         let kvs = self.replica.range(&range, self.replica.revision()).map(|reply| reply.kvs).unwrap_or_default();
         kvs.into_iter()
-            .filter(|kv| !eddy_crdt::key::is_replica_local(&kv.key))
+            .filter(|kv| !eddy_crdt::is_replica_local(&kv.key))
             .map(|kv| (kv.key, kv.value, kv.version, kv.lease))
             .collect()
     }

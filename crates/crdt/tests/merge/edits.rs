@@ -1,6 +1,6 @@
 //! Random edits of an object, as controllers and people make them.
 
-use eddy_crdt::object::json::Json;
+use eddy_crdt::merge::Json;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;

@@ -2,15 +2,8 @@
 
 use std::ops::Range;
 
-use eddy_crdt::clock::Stamp;
-use eddy_crdt::entry::ChangeKind;
-use eddy_crdt::id::{Dot, LeaseId, ReplicaId};
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::merge::{CounterRule, Rule, Rules};
-use eddy_crdt::object::json::Json;
-use eddy_crdt::system::{self, SystemKey};
-use eddy_crdt::vector::VersionVector;
-use eddy_crdt::window::{Version, Window};
+use eddy_crdt::merge::{CounterRule, Json, Rules, Version, Window};
+use eddy_crdt::{ChangeKind, Dot, Keyspace, LeaseId, ReplicaId, Rule, Stamp, SystemKey, VersionVector};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
@@ -59,7 +52,7 @@ fn place(rng: &mut SmallRng) -> Place {
 
 fn value(rng: &mut SmallRng, place: &Place, before: Option<&[u8]>) -> Vec<u8> {
     if place.keyspace == Keyspace::System {
-        return system::lease_value(rng.random_range(1..4), ReplicaId::new(1)).to_vec();
+        return eddy_crdt::lease_value(rng.random_range(1..4), ReplicaId::new(1)).to_vec();
     }
     let before = before.and_then(Json::parse);
     let mut object = match before {

@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use eddy_crdt::merge::Rules;
-use eddy_crdt::object::json::Json;
-use eddy_crdt::object::{Object, leaves, peek_node, peek_uid};
+use eddy_crdt::merge::{Json, Object, Rules, assemble, flatten, peek_node, peek_uid};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -22,10 +20,10 @@ fn check(text: &str) -> usize {
     let rules = Rules::default();
     let object = Object::parse(text.as_bytes()).unwrap_or_else(|| panic!("no object: {text}"));
     let mut flat = BTreeMap::new();
-    leaves::flatten(&object.json, &object.schema(&rules), &mut |written, path, text| {
+    flatten(&object.json, &object.schema(&rules), &mut |written, path, text| {
         assert!(flat.insert(written.to_owned(), (path.clone(), text)).is_none(), "{written} twice");
     });
-    let back = leaves::assemble(flat.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))));
+    let back = assemble(flat.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))));
     assert_eq!(back.canonical(), object.json.canonical());
     assert_eq!(back, object.json);
     assert_eq!(Json::parse(back.canonical().as_bytes()), Some(back));

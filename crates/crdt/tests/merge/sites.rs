@@ -4,14 +4,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::clock::Stamp;
-use eddy_crdt::entry::ChangeKind;
-use eddy_crdt::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
-use eddy_crdt::index::Incarnation;
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::merge::{self, Outcome, Rules};
-use eddy_crdt::vector::VersionVector;
-use eddy_crdt::window::{Live, Version, Window};
+use eddy_crdt::merge::{self, Outcome, Rules, Version, Window};
+use eddy_crdt::{
+    Birth, ChangeKind, Dot, Incarnation, Keyspace, LeaseId, Live, Origin, ReplicaId, Stamp, VersionVector,
+};
 
 /// A key, and the rules by which it is merged.
 #[derive(Clone, Debug)]

@@ -1,11 +1,7 @@
 //! What a user of Kubernetes sees after sites that could not hear each other meet again.
 
-use eddy_crdt::id::{Birth, LeaseId, ReplicaId};
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::members;
-use eddy_crdt::merge::{self, CounterRule, Outcome, Rule, Rules};
-use eddy_crdt::object::json::Json;
-use eddy_crdt::system::{self, SystemKey};
+use eddy_crdt::merge::{self, CounterRule, Json, Outcome, Rules};
+use eddy_crdt::{Birth, CONTESTED, Keyspace, LeaseId, ReplicaId, Rule, SystemKey, birth_value, lease_ttl, lease_value};
 
 use crate::edits::{get, number, parse, set, string, unset};
 use crate::objects::{DEPLOYMENT, LEASE, NODE, POD, SERVICE};
@@ -474,15 +470,15 @@ fn one_lease_granted_twice_is_the_longer_one_and_a_renewal_outlives_an_expiry() 
     let key: &'static [u8] = Box::leak(SystemKey::Lease(LeaseId::new(5)).encode().to_vec().into());
     let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
     let mut sites = Sites::new(place, 2);
-    sites.put(0, system::lease_value(60, ReplicaId::new(1)));
-    sites.put(1, system::lease_value(10, ReplicaId::new(1)));
+    sites.put(0, lease_value(60, ReplicaId::new(1)));
+    sites.put(1, lease_value(10, ReplicaId::new(1)));
     let (outcome, _) = meet(&mut sites);
     assert_eq!(outcome.rule, Some(Rule::LongestLease));
-    assert_eq!(system::lease_ttl(&outcome.live.expect("there").value), Some(60));
+    assert_eq!(lease_ttl(&outcome.live.expect("there").value), Some(60));
     sites.expire(0);
-    sites.put(1, system::lease_value(60, ReplicaId::new(1)));
+    sites.put(1, lease_value(60, ReplicaId::new(1)));
     assert!(meet(&mut sites).0.live.is_some());
-    sites.put(0, system::lease_value(60, ReplicaId::new(1)));
+    sites.put(0, lease_value(60, ReplicaId::new(1)));
     sites.delete(1);
     assert_eq!(meet(&mut sites).0.live, None, "revoked");
 }
@@ -492,8 +488,8 @@ fn of_two_births_announced_apart_none_counts_until_one_is_announced_again() {
     let key: &'static [u8] = Box::leak(SystemKey::Birth(ReplicaId::new(5)).encode().to_vec().into());
     let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
     let mut sites = Sites::new(place, 3);
-    let announced = |birth| members::birth_value(Birth::new(birth));
-    let contested = members::birth_value(members::CONTESTED);
+    let announced = |birth| birth_value(Birth::new(birth));
+    let contested = birth_value(CONTESTED);
     for (births, value, rule) in [([7, 8], contested, Rule::ContestedBirth), ([8, 8], announced(8), Rule::LastWriter)] {
         sites.put(0, announced(births[0]));
         sites.put(1, announced(births[1]));

@@ -9,7 +9,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use eddy_crdt::replica::Replica;
+use eddy_crdt::Replica;
 use steps::Step;
 use world::World;
 

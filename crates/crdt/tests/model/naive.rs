@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::event::{Commit, Event, EventKind};
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::*;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{
+    Alarm, Command, Commit, Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, Event, EventKind, KeyRange,
+    KeyValue, LeaseId, LeaseStatus, Now, Op, OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, RangeReply, ReadAt,
+    Refusal, Reply, Revision, SortOrder, SortTarget, Txn, TxnReply,
+};
 
 #[derive(Clone, Debug)]
 struct Version {

@@ -1,9 +1,10 @@
 //! Random steps over a small key space, so that they collide.
 
 use bytes::Bytes;
-use eddy_crdt::id::{LeaseId, ReplicaId};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::*;
+use eddy_crdt::{
+    Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, KeyRange, LeaseId, Op, PutLease, PutOp,
+    PutValue, RangeOp, ReadAt, ReplicaId, RevisionBounds, SortOrder, SortTarget, Txn,
+};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

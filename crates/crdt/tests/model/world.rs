@@ -3,17 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::digest::Digest;
-use eddy_crdt::entry::{Head, Record};
-use eddy_crdt::id::{Birth, ClusterId, Identity, LeaseId, ReplicaId};
-use eddy_crdt::key::{self, KeyRange, Keyspace};
-use eddy_crdt::op::*;
-use eddy_crdt::replica::{Effects, Input, Replica};
-use eddy_crdt::restore::{Damage, Loader};
-use eddy_crdt::revision::Revision;
-use eddy_crdt::system::{self, SystemKey};
-use eddy_crdt::tally::Tally;
+use eddy_crdt::{
+    Birth, ClusterId, Command, Damage, Digest, Effects, Head, Identity, Input, KeyRange, Keyspace, LeaseId, Loader,
+    Now, RangeOp, ReadAt, Record, Replica, ReplicaId, Reply, Revision, SystemKey, Tally,
+};
 
 use crate::naive::Naive;
 use crate::steps::{LEASES, Step};
@@ -275,12 +268,12 @@ impl World {
         let (mut replicated, mut local) = (Digest::default(), Digest::default());
         let model = &self.model;
         for kv in model.keys().iter().filter_map(|key| model.at(key, model.revision)) {
-            let digest = if key::is_replica_local(&kv.key) { &mut local } else { &mut replicated };
+            let digest = if eddy_crdt::is_replica_local(&kv.key) { &mut local } else { &mut replicated };
             digest.add(Keyspace::Client, &kv.key, &kv.value, kv.version, kv.lease);
         }
         for (id, lease) in &model.leases {
             let key = SystemKey::Lease(*id).encode();
-            replicated.add(Keyspace::System, &key, &system::lease_value(lease.ttl, IDENTITY.replica), 1, None);
+            replicated.add(Keyspace::System, &key, &eddy_crdt::lease_value(lease.ttl, IDENTITY.replica), 1, None);
         }
         for alarm in &model.alarms {
             replicated.add(Keyspace::System, &SystemKey::Alarm(*alarm).encode(), b"", 1, None);

@@ -3,12 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use eddy_crdt::entry::Chain;
-use eddy_crdt::event::Commit;
-use eddy_crdt::id::{Dot, Origin};
-use eddy_crdt::replica::Replica;
-use eddy_crdt::revision::Revision;
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::{Chain, Commit, Dot, Origin, Replica, Revision, VersionVector};
 
 use crate::host::Checkpoint;
 use crate::model::{Shadow, ensure, everything};
@@ -119,8 +114,8 @@ pub fn history(replica: &Replica, told: &BTreeMap<Revision, Commit>) -> Result<(
 }
 
 /// All that a replica holds beside what is its own alone.
-pub fn shared_keys(replica: &Replica) -> Vec<(Bytes, Bytes, i64, Option<eddy_crdt::id::LeaseId>)> {
-    let shared = everything(replica).into_iter().filter(|kv| !eddy_crdt::key::is_replica_local(&kv.key));
+pub fn shared_keys(replica: &Replica) -> Vec<(Bytes, Bytes, i64, Option<eddy_crdt::LeaseId>)> {
+    let shared = everything(replica).into_iter().filter(|kv| !eddy_crdt::is_replica_local(&kv.key));
     shared.map(|kv| (kv.key, kv.value, kv.version, kv.lease)).collect()
 }
 
@@ -149,17 +144,14 @@ pub fn converged(replicas: &[&Replica]) -> Result<(), String> {
 }
 
 /// The keys whose windows have several heads somewhere, with how many versions each has.
-pub fn branched(replica: &Replica) -> Vec<(eddy_crdt::key::Keyspace, eddy_crdt::key::Key, usize)> {
+pub fn branched(replica: &Replica) -> Vec<(eddy_crdt::Keyspace, eddy_crdt::Key, usize)> {
     let windows = replica.windows().iter().filter(|(_, _, open)| !open.window.is_chain());
     windows.map(|(keyspace, key, open)| (keyspace, key.clone(), open.window.versions().len())).collect()
 }
 
 /// What became of those.
-pub fn settled(
-    replica: &Replica,
-    before: &[(eddy_crdt::key::Keyspace, eddy_crdt::key::Key, usize)],
-) -> Vec<&'static str> {
-    let what = |(keyspace, key, len): &(_, eddy_crdt::key::Key, usize)| match replica.windows().get(*keyspace, key) {
+pub fn settled(replica: &Replica, before: &[(eddy_crdt::Keyspace, eddy_crdt::Key, usize)]) -> Vec<&'static str> {
+    let what = |(keyspace, key, len): &(_, eddy_crdt::Key, usize)| match replica.windows().get(*keyspace, key) {
         None => Some("multi-head settles"),
         Some(open) if open.window.versions().len() < *len => Some("multi-head settles with versions on top"),
         Some(_) => None,

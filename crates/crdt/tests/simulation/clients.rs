@@ -1,10 +1,10 @@
 //! What clients ask: every kind of command, drawn from a seed and from what the client sees.
 
 use bytes::Bytes;
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::*;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{
+    Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, KeyRange, LeaseId, Op, PutLease, PutOp,
+    PutValue, RangeOp, Revision, Txn,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -1,6 +1,6 @@
 //! Clusters larger than there are machines at hand for: what a write costs on the wire, and when all have it.
 
-use eddy_crdt::op::Command;
+use eddy_crdt::Command;
 
 use crate::clients;
 use crate::host::Host;

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::id::Identity;
-use eddy_crdt::replica::Replica;
-use eddy_crdt::restore::Loader;
+use eddy_crdt::{Identity, Loader, Now, Replica};
 
 /// What a journal holds.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! What befalls disks: one is empty, or an older copy of itself.
 
 use bytes::Bytes;
-use eddy_crdt::entry::Head;
+use eddy_crdt::Head;
 
 use crate::disk::Image;
 use crate::host::Life;

@@ -4,14 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::event::Commit;
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
-use eddy_crdt::replica::Replica;
-use eddy_crdt::revision::Revision;
-use eddy_crdt::snapshot::Installer;
 use eddy_crdt::sync::{Exchange, Tuning};
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::{Birth, ClusterId, Commit, Identity, Installer, Now, Replica, ReplicaId, Revision, VersionVector};
 
 use crate::checks;
 use crate::disk::{Disk, Image};

@@ -1,9 +1,7 @@
 //! How hosts talk: connections come about, carry messages, break; sessions do what they have to.
 
-use eddy_crdt::notice::Notice;
-use eddy_crdt::replica::Input;
-use eddy_crdt::snapshot::Installer;
 use eddy_crdt::sync::{Message, Reason, Session, SessionEvent, SyncError, Turn};
+use eddy_crdt::{Input, Installer, Notice};
 use rand::Rng;
 use std::collections::VecDeque;
 
@@ -267,7 +265,7 @@ impl World {
         Ok(())
     }
 
-    pub fn ask_chunk(&mut self, at: usize, side: usize, after: Option<eddy_crdt::sync::message::Place>) {
+    pub fn ask_chunk(&mut self, at: usize, side: usize, after: Option<eddy_crdt::Place>) {
         let Some(connection) = self.connections.get_mut(&at) else { return };
         let Some(session) = &mut connection.ends[side].session else { return };
         let wish = session.request_snapshot(after);

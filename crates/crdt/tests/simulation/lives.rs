@@ -1,15 +1,11 @@
 //! How hosts live and die: starts, crashes, lost disks, members that come and go.
 
 use bytes::Bytes;
-use eddy_crdt::entry::Head;
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::Identity;
-use eddy_crdt::notice::Notice;
-use eddy_crdt::op::Command;
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::snapshot::{InstallError, Installer, SnapshotChunk};
 use eddy_crdt::sync::Exchange;
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::{
+    Command, Founder, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, SnapshotChunk,
+    VersionVector,
+};
 use rand::Rng;
 
 use crate::checks;
@@ -369,7 +365,7 @@ impl World {
         let Some(at) = (0..self.hosts.len()).find(|host| self.hosts[*host].up().is_some()) else { return Ok(()) };
         for gone in 0..self.hosts.len() {
             let id = self.hosts[gone].id;
-            let is_member = |m: &eddy_crdt::members::Member| m.id == id && !m.removed;
+            let is_member = |m: &eddy_crdt::Member| m.id == id && !m.removed;
             let counts = self.hosts[at].up().is_some_and(|up| up.replica.members().any(is_member));
             if counts && matches!(self.hosts[gone].life, Life::Gone) {
                 self.coverage.count("members removed again");

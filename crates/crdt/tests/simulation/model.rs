@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use eddy_crdt::event::{Commit, Event, EventKind};
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::key::{Key, KeyRange};
-use eddy_crdt::op::*;
-use eddy_crdt::replica::Replica;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{
+    Command, Commit, Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, Event, EventKind, Key, KeyRange,
+    KeyValue, LeaseId, Op, OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, RangeReply, Refusal, Replica, Reply,
+    Revision, TxnReply,
+};
 
 /// The keys as the commits of one replica make them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -4,12 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
-use eddy_crdt::event::{Event as Told, EventKind};
-use eddy_crdt::id::Dot;
-use eddy_crdt::notice::Notice;
-use eddy_crdt::op::{Command, Refusal, Reply};
-use eddy_crdt::replica::{Effects, Input};
 use eddy_crdt::sync::Tuning;
+use eddy_crdt::{Command, Dot, Effects, Event as Told, EventKind, Input, Notice, Refusal, Reply};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use eddy_crdt::sync::error::DecodeError;
-use eddy_crdt::sync::{Message, Stage, SyncError, entry_wire};
+use eddy_crdt::sync::{DecodeError, Message, Stage, SyncError};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -83,8 +82,8 @@ fn streams_that_break_all_the_time_converge() {
     }
 }
 
-fn is_fault(notice: &eddy_crdt::notice::Notice) -> bool {
-    use eddy_crdt::notice::Notice::*;
+fn is_fault(notice: &eddy_crdt::Notice) -> bool {
+    use eddy_crdt::Notice::*;
     matches!(notice, BelowFloor { .. } | TooEarly { .. } | Forked { .. } | OwnTailLost { .. } | NotAMember { .. })
 }
 
@@ -138,7 +137,7 @@ fn a_delta_whose_base_is_missing_is_asked_for_whole() {
     let node = &net.nodes[0];
     let entry =
         node.replica.entries_for(&net.nodes[1].durable, &node.durable, 1 << 20).expect("above the floor").remove(0);
-    let encoded = entry_wire::encode(&entry, |_| Some(value(77)));
+    let encoded = eddy_crdt::sync::encode_entry(&entry, |_| Some(value(77)));
     assert_eq!(encoded.deltas, 1);
     net.send(wire, 0, &Message::Entries { epoch: 0, number: 1, entries: vec![encoded.bytes] });
     net.nodes[0].flushes = false;

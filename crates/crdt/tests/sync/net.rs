@@ -4,16 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
-use eddy_crdt::key::Key;
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::notice::Notice;
-use eddy_crdt::op::{Command, PutLease, PutOp, PutValue, RangeOp};
-use eddy_crdt::replica::{Effects, Input, Replica};
-use eddy_crdt::sync::{Exchange, Message, PeerReport, Session, SessionEvent, SyncError, Tuning};
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::sync::{Exchange, Message, PeerStatus, Session, SessionEvent, SyncError, Tuning};
+use eddy_crdt::{
+    Birth, ClusterId, Command, Effects, Founder, Genesis, Identity, Input, Key, KeyRange, Notice, Now, PutLease, PutOp,
+    PutValue, RangeOp, Replica, ReplicaId, VersionVector,
+};
 
 /// What one step takes, milliseconds.
 pub const STEP_MS: u64 = 10;
@@ -277,7 +272,7 @@ impl Net {
         panic!("no convergence: {errors:?} {vectors:?}");
     }
 
-    pub fn report(&self, at: usize, side: usize) -> PeerReport {
+    pub fn report(&self, at: usize, side: usize) -> PeerStatus {
         let end = &self.wires[at].ends[side];
         let node = &self.nodes[end.node];
         end.session.report(&node.replica, &node.durable)

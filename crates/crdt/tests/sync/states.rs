@@ -1,11 +1,7 @@
 //! Snapshots, clocks, and states that differ.
 
-use eddy_crdt::entry::{ChangeKind, Entry};
-use eddy_crdt::id::Birth;
-use eddy_crdt::key::{Key, Keyspace};
-use eddy_crdt::op::{Command, Op, Txn};
-use eddy_crdt::replica::{Input, Replica};
 use eddy_crdt::sync::{Equality, Message, SessionEvent, Stage, Tuning};
+use eddy_crdt::{Birth, ChangeKind, Command, Entry, Input, Key, Keyspace, Op, Replica, Txn};
 
 use crate::net::{Net, Node, id, identity, put};
 

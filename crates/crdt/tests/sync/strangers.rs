@@ -1,12 +1,7 @@
 //! Peers that are refused, or must first become what they were.
 
-use eddy_crdt::clock::Now;
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{ClusterId, Dot};
-use eddy_crdt::op::Command;
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::sync::message::PROTOCOL;
-use eddy_crdt::sync::{Message, Reason, SessionEvent, Stage, SyncError, Tuning};
+use eddy_crdt::sync::{Message, PROTOCOL, Reason, SessionEvent, Stage, SyncError, Tuning};
+use eddy_crdt::{ClusterId, Command, Dot, Founder, Genesis, Input, Now, Replica};
 
 use crate::net::{Net, Node, STEP_MS, founded, genesis, id, identity};
 

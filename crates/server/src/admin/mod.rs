@@ -4,7 +4,7 @@ pub mod json;
 
 use std::sync::Arc;
 
-use eddy_crdt::op::{Command, Reply};
+use eddy_crdt::{Command, Reply};
 use eddy_proto::admin as pb;
 use eddy_proto::admin::admin_server::Admin as AdminApi;
 use tonic::{Request, Response, Status};

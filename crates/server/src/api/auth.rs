@@ -1,6 +1,6 @@
 //! The Auth service: there are no users yet, so authentication is disabled.
 
-use eddy_crdt::id::Identity;
+use eddy_crdt::Identity;
 use eddy_proto::etcdserverpb as pb;
 use eddy_proto::etcdserverpb::auth_server::Auth;
 use tonic::{Request, Response, Status};

@@ -1,8 +1,6 @@
 //! The Cluster service: the members, and changes of them. Any replica takes those: they spread and merge as keys do.
 
-use eddy_crdt::id::{Identity, ReplicaId};
-use eddy_crdt::members::Member as Known;
-use eddy_crdt::op::{Command, Reply};
+use eddy_crdt::{Command, Identity, Member as Known, ReplicaId, Reply};
 use eddy_proto::etcdserverpb::cluster_server::Cluster;
 use eddy_proto::etcdserverpb::{
     Member, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,

@@ -1,12 +1,10 @@
 //! Between protobuf messages and the replica's words. Requests must have passed [`super::check`]. Bytes are moved.
 
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{
-    Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyValue, Op, OpReply, PutLease, PutOp, PutReply,
-    PutValue, RangeOp, RangeReply, ReadAt, RevisionBounds, SortOrder, SortTarget, Txn, TxnReply,
+use eddy_crdt::{
+    Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyRange, KeyValue, LeaseId, Op, OpReply, PutLease,
+    PutOp, PutReply, PutValue, RangeOp, RangeReply, ReadAt, Revision, RevisionBounds, SortOrder, SortTarget, Txn,
+    TxnReply,
 };
-use eddy_crdt::revision::Revision;
 use eddy_proto::etcdserverpb::compare::TargetUnion;
 use eddy_proto::etcdserverpb::request_op::Request;
 use eddy_proto::etcdserverpb::response_op::Response;

@@ -1,7 +1,6 @@
 //! Who answers: the header of responses.
 
-use eddy_crdt::id::Identity;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Identity, Revision};
 use eddy_proto::etcdserverpb::ResponseHeader;
 
 /// The term of every answer: a replica is its own leader for ever, and a new single etcd's first term is 2.

@@ -2,9 +2,7 @@
 
 use std::pin::Pin;
 
-use eddy_crdt::id::Identity;
-use eddy_crdt::op::{Command, Reply};
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Command, Identity, Reply, Revision};
 use eddy_proto::etcdserverpb::kv_server::Kv;
 use eddy_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,

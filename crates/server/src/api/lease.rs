@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use eddy_crdt::id::{Identity, LeaseId};
-use eddy_crdt::op::{AlarmKind, Command, Refusal, Reply};
+use eddy_crdt::{AlarmKind, Command, Identity, LeaseId, Refusal, Reply};
 use eddy_proto::etcdserverpb::lease_server::Lease;
 use eddy_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
-use eddy_crdt::id::ReplicaId;
+use eddy_crdt::ReplicaId;
 use futures::TryFutureExt;
 use futures::future::MapOk;
 use http::{Request, Response};

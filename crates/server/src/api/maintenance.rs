@@ -1,7 +1,6 @@
 //! The Maintenance service: status, alarms, hashes, defragmentation.
 
-use eddy_crdt::id::{Identity, ReplicaId};
-use eddy_crdt::op::{Alarm, AlarmKind, Command, Reply};
+use eddy_crdt::{Alarm, AlarmKind, Command, Identity, ReplicaId, Reply};
 use eddy_proto::etcdserverpb::alarm_request::AlarmAction;
 use eddy_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use eddy_proto::etcdserverpb::maintenance_server::Maintenance;

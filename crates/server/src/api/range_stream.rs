@@ -1,8 +1,6 @@
 //! RangeStream: one range in parts, all of them as of the same revision.
 
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{KeyValue, RangeOp, ReadAt, SortOrder, SortTarget};
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{KeyRange, KeyValue, RangeOp, ReadAt, Revision, SortOrder, SortTarget};
 use eddy_proto::etcdserverpb::{RangeResponse, RangeStreamResponse, ResponseHeader};
 use futures::{Stream, stream};
 use prost::Message;
@@ -136,7 +134,7 @@ fn starting_at(range: &KeyRange, start: bytes::Bytes) -> KeyRange {
 
 #[cfg(test)]
 mod tests {
-    use eddy_crdt::op::RevisionBounds;
+    use eddy_crdt::RevisionBounds;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Errors to gRPC statuses: the only place that does so. Codes and texts are etcd's, since clients match both.
 
-use eddy_crdt::op::{Refusal, Reply};
+use eddy_crdt::{Refusal, Reply};
 use tonic::{Code, Status};
 
 use super::check::Invalid;

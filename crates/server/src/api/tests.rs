@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
-use eddy_crdt::op::Command;
+use eddy_crdt::{Birth, ClusterId, Command, Founder, Genesis, Identity, ReplicaId};
 use eddy_proto::etcdserverpb::auth_client::AuthClient;
 use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
 use eddy_proto::etcdserverpb::kv_client::KvClient;

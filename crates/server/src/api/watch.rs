@@ -5,11 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use eddy_crdt::event::EventKind;
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::KeyValue;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{EventKind, KeyRange, KeyValue, LeaseId, Revision};
 use eddy_proto::etcdserverpb::watch_create_request::FilterType;
 use eddy_proto::etcdserverpb::watch_request::RequestUnion;
 use eddy_proto::etcdserverpb::watch_server::Watch;

@@ -7,9 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use eddy_crdt::entry::{Change, ChangeKind, Head, Record};
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::{Change, ChangeKind, Head, Keyspace, Record, VersionVector};
 use serde_json::{Map, Value, json};
 
 use crate::storage::{Journal, Options, SledJournal};

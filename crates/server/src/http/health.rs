@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use eddy_crdt::op::AlarmKind;
+use eddy_crdt::AlarmKind;
 use http::Uri;
 
 use crate::metrics::Metrics;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use eddy_crdt::op::Refusal;
+use eddy_crdt::Refusal;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

@@ -7,10 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::vec;
 
-use eddy_crdt::entry::Entry;
-use eddy_crdt::id::{Birth, Origin, ReplicaId};
-use eddy_crdt::replica::Input;
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::{Birth, Entry, Input, Origin, ReplicaId, VersionVector};
 use tokio::sync::oneshot;
 
 use super::NodeError;

@@ -10,11 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use eddy_crdt::event::Commit;
-use eddy_crdt::notice::Notice;
-use eddy_crdt::op::{Command, Reply};
-use eddy_crdt::replica::{Effects, Input, Replica};
-use eddy_crdt::tally::Tally;
+use eddy_crdt::{Command, Commit, Effects, Input, Notice, Replica, Reply, Tally};
 use parking_lot::RwLockWriteGuard;
 use tokio::sync::oneshot;
 

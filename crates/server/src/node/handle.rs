@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use eddy_crdt::id::{Identity, LeaseId};
-use eddy_crdt::op::{
-    Alarm, AlarmKind, Command, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Reply, Txn, TxnReply,
+use eddy_crdt::{
+    Alarm, AlarmKind, Command, Identity, LeaseId, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Reply, Revision,
+    Tally, Txn, TxnReply,
 };
-use eddy_crdt::revision::Revision;
-use eddy_crdt::tally::Tally;
 use tokio::sync::oneshot;
 
 use super::pipe::Work;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use eddy_crdt::revision::Revision;
+use eddy_crdt::Revision;
 
 use super::HashKv;
 

@@ -11,9 +11,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use eddy_crdt::event::{Commit, Event, EventKind};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Commit, Event, EventKind, KeyRange, Revision};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tokio::sync::Notify;

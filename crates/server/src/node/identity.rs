@@ -3,8 +3,7 @@
 //! Cluster and member ids are hashes of what all members of a static cluster are configured with, so that each
 //! computes the same without asking. The birth is random: it tells this data dir from a lost one of the same member.
 
-use eddy_crdt::genesis::Founder;
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
+use eddy_crdt::{Birth, ClusterId, Founder, Identity, ReplicaId};
 
 /// Why there is no identity.
 #[derive(Debug, thiserror::Error)]

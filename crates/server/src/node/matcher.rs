@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use eddy_crdt::key::{Key, KeyRange};
+use eddy_crdt::{Key, KeyRange};
 
 /// So many new ranges are searched one by one before the tree is built anew, plus an eighth of the tree's size.
 const RECENT_MAX: usize = 32;

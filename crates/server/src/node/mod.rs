@@ -19,13 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::genesis::Genesis;
-use eddy_crdt::id::Identity;
-use eddy_crdt::op::{Refusal, Reply};
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::restore::{Damage, Loader};
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Damage, Genesis, Identity, Input, Loader, Now, Refusal, Replica, Reply, Revision};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as latest;
 

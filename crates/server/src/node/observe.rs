@@ -2,8 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use eddy_crdt::revision::Revision;
-use eddy_crdt::tally::Tally;
+use eddy_crdt::{Revision, Tally};
 
 use super::{Handle, NodeState};
 use crate::metrics::Metrics;

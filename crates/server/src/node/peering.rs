@@ -4,12 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use eddy_crdt::clock::Now;
-use eddy_crdt::entry::{Change, ChangeKind, Entry};
-use eddy_crdt::members::Member;
-use eddy_crdt::notice::Notice;
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::{Change, ChangeKind, Entry, Input, Member, Notice, Now, Replica, VersionVector};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch as latest};
 

@@ -5,8 +5,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use eddy_crdt::event::Commit;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Commit, Revision};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use eddy_crdt::op::Command;
-use eddy_crdt::replica::Input;
+use eddy_crdt::{Command, Input};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -199,7 +198,7 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use eddy_crdt::id::LeaseId;
+    use eddy_crdt::LeaseId;
 
     use super::*;
 

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use eddy_crdt::op::{AlarmKind, Command, Op, PutOp, PutValue, Txn};
-use eddy_crdt::replica::Replica;
+use eddy_crdt::{AlarmKind, Command, Op, PutOp, PutValue, Replica, Txn};
 
 use super::NodeError;
 

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use eddy_crdt::id::Identity;
-use eddy_crdt::op::Alarm;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Alarm, Identity, Revision};
 
 /// Whether the node takes writes.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,9 +8,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eddy_crdt::event::{Commit, EventKind};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Commit, EventKind, KeyRange, Revision};
 use tokio::time::Instant;
 
 use super::hub::{Delivery, Filters, Mailbox, SharedEvent, Standing, Subscription, Watcher, event_size};
@@ -505,6 +503,6 @@ impl WatchStream {
 }
 
 /// Whether the event began a life of its key: etcd sends no previous value with it.
-pub fn is_create(event: &eddy_crdt::event::Event) -> bool {
+pub fn is_create(event: &eddy_crdt::Event) -> bool {
     event.kind == EventKind::Put && event.kv.create_revision == event.kv.mod_revision
 }

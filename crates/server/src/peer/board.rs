@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use eddy_crdt::id::ReplicaId;
-use eddy_crdt::sync::report::{PeerReport, SessionTally};
+use eddy_crdt::ReplicaId;
+use eddy_crdt::sync::{PeerStatus, SessionTally};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +34,7 @@ pub(crate) struct Known {
     /// The session that runs.
     seat: Option<Seat>,
     /// What the last session that ended said of the peer.
-    pub(crate) last_report: Option<PeerReport>,
+    pub(crate) last_report: Option<PeerStatus>,
     /// When something last came from it.
     pub(crate) last_contact: Option<Instant>,
     /// The first key in which its state differs from ours.
@@ -99,7 +99,7 @@ impl Board {
     }
 
     /// Gives the seat back. False when another session has it already.
-    pub(crate) fn stand_up(&self, seat: &Seat, report: PeerReport) -> bool {
+    pub(crate) fn stand_up(&self, seat: &Seat, report: PeerStatus) -> bool {
         let mut state = self.state.lock();
         let Some(known) = state.peers.get_mut(&seat.peer) else { return false };
         if known.seat.as_ref().is_none_or(|taken| taken.number != seat.number) {
@@ -185,11 +185,8 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
-    use eddy_crdt::id::{Birth, ClusterId, Identity};
-    use eddy_crdt::replica::Replica;
-    use eddy_crdt::sync::exchange::{Exchange, Tuning};
-    use eddy_crdt::sync::session::Session;
-    use eddy_crdt::vector::VersionVector;
+    use eddy_crdt::sync::{Exchange, Session, Tuning};
+    use eddy_crdt::{Birth, ClusterId, Identity, Replica, VersionVector};
 
     use super::*;
 
@@ -207,7 +204,7 @@ mod tests {
         Arc::new(Mutex::new(Session::start(&exchange, &replica(), &VersionVector::default(), None).0))
     }
 
-    fn report(seat: &Seat) -> PeerReport {
+    fn report(seat: &Seat) -> PeerStatus {
         seat.session.lock().report(&replica(), &VersionVector::default())
     }
 

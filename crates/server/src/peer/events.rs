@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use eddy_crdt::id::ReplicaId;
-use eddy_crdt::notice::Notice;
-use eddy_crdt::op::{Alarm, AlarmKind, Command};
-use eddy_crdt::sync::session::SessionEvent;
+use eddy_crdt::sync::SessionEvent;
+use eddy_crdt::{Alarm, AlarmKind, Command, Notice, ReplicaId};
 
 use super::{Outcome, Peers};
 
@@ -156,7 +154,7 @@ impl Peers {
         }
     }
 
-    fn refused(&self, why: &'static str, dot: eddy_crdt::id::Dot, from: ReplicaId, alarming: bool) {
+    fn refused(&self, why: &'static str, dot: eddy_crdt::Dot, from: ReplicaId, alarming: bool) {
         self.metrics.peer_received_failures.with_label_values(&[&from.to_string()]).inc();
         if !self.troubles.lock().is_news(format!("{why} {from}")) {
             return;

@@ -3,15 +3,8 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::id::Identity;
-use eddy_crdt::replica::Replica;
-use eddy_crdt::snapshot::{InstallError, Installed, Installer, Place, SnapshotChunk};
-use eddy_crdt::sync::error::SyncError;
-use eddy_crdt::sync::exchange::{Exchange, Tuning};
-use eddy_crdt::sync::message::{Message, Reason};
-use eddy_crdt::sync::session::{Session, SessionEvent};
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::sync::{Exchange, Message, Reason, Session, SessionEvent, SyncError, Tuning};
+use eddy_crdt::{Identity, InstallError, Installed, Installer, Now, Place, Replica, SnapshotChunk, VersionVector};
 use eddy_proto::peer::Frame;
 use futures::StreamExt;
 use tokio::sync::mpsc;

@@ -3,12 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{ClusterId, Identity, ReplicaId};
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::members::Member;
-use eddy_crdt::replica::Replica;
-use eddy_crdt::snapshot::Installed;
+use eddy_crdt::{ClusterId, Founder, Genesis, Identity, Installed, Keyspace, Member, Replica, ReplicaId};
 use eddy_proto::peer::{self as wire, MeetRequest, MeetResponse};
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use eddy_crdt::id::ReplicaId;
-use eddy_crdt::members::Member;
+use eddy_crdt::{Member, ReplicaId};
 use eddy_proto::peer::Frame;
 use futures::StreamExt;
 use tokio::sync::mpsc;

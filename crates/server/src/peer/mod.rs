@@ -23,9 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use eddy_crdt::id::ReplicaId;
-use eddy_crdt::replica::Input;
-use eddy_crdt::sync::exchange::{Exchange, Tuning};
+use eddy_crdt::sync::{Exchange, Tuning};
+use eddy_crdt::{Input, ReplicaId};
 use eddy_proto::peer::{MeetRequest, MeetResponse};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -42,7 +41,7 @@ use crate::metrics::Metrics;
 use crate::node::Handle;
 
 /// The longest frame, bytes: the longest message of the protocol, which is a single huge transaction.
-pub(crate) const FRAME_BYTES_MAX: usize = eddy_crdt::sync::message::ENTRY_MAX + (1 << 20);
+pub(crate) const FRAME_BYTES_MAX: usize = eddy_crdt::sync::ENTRY_MAX + (1 << 20);
 
 /// Frames that wait for the network in one direction of a stream.
 const FRAMES_WAITING: usize = 4;

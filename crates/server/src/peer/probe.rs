@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eddy_crdt::members::Member;
+use eddy_crdt::Member;
 use eddy_proto::peer::MeetRequest;
 use futures::future::join_all;
 use tokio::time::{sleep, timeout};

@@ -1,9 +1,7 @@
 //! How this replica and its peers stand, and what was merged of late, in the admin API's words.
 
-use eddy_crdt::id::ReplicaId;
-use eddy_crdt::merge::Rule;
-use eddy_crdt::sync::report::{Equality, PeerReport};
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::sync::{Equality, PeerStatus};
+use eddy_crdt::{ReplicaId, Rule, VersionVector};
 use eddy_proto::admin as pb;
 
 use super::Peers;
@@ -30,7 +28,7 @@ fn dots(vector: &VersionVector) -> Vec<pb::Dot> {
     vector.iter().map(dot).collect()
 }
 
-fn dot(dot: eddy_crdt::id::Dot) -> pb::Dot {
+fn dot(dot: eddy_crdt::Dot) -> pb::Dot {
     pb::Dot { member_id: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
 }
 
@@ -232,7 +230,7 @@ fn missing(of: &VersionVector, from: &VersionVector) -> u64 {
     of.iter().map(|dot| dot.seq.saturating_sub(from.get(dot.origin))).sum()
 }
 
-fn fill(status: &mut pb::PeerStatus, report: &PeerReport) {
+fn fill(status: &mut pb::PeerStatus, report: &PeerStatus) {
     status.clock_ahead_ms = report.clock_ahead_ms;
     status.round_trip_us = report.round_trip_ms.map(|ms| ms * 1000);
     let equality = match &report.equality {

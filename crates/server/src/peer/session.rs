@@ -11,12 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use eddy_crdt::id::ReplicaId;
-use eddy_crdt::replica::Input;
-use eddy_crdt::sync::error::SyncError;
-use eddy_crdt::sync::message::{Message, Place, Reason};
-use eddy_crdt::sync::report::SessionTally;
-use eddy_crdt::sync::session::{Session, SessionEvent, Turn};
+use eddy_crdt::sync::{Message, Reason, Session, SessionEvent, SessionTally, SyncError, Turn};
+use eddy_crdt::{Input, Place, ReplicaId};
 use eddy_proto::peer::Frame;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -256,7 +252,7 @@ impl Talk<'_> {
         }
     }
 
-    fn receive(&mut self, bytes: Bytes, durable: &eddy_crdt::vector::VersionVector) -> Result<(), End> {
+    fn receive(&mut self, bytes: Bytes, durable: &eddy_crdt::VersionVector) -> Result<(), End> {
         let length = bytes.len();
         let message = Message::decode(bytes).map_err(SyncError::Garbage)?;
         let now = self.peers.node.now();

@@ -6,8 +6,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use eddy_crdt::entry::Head;
-use eddy_crdt::remote::CLOCK_DRAG_MAX_MS;
+use eddy_crdt::{CLOCK_DRAG_MAX_MS, Head};
 use eddy_proto::etcdserverpb::lease_client::LeaseClient;
 use eddy_proto::etcdserverpb::{LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest};
 use eddy_server::storage::{Journal, Options, SledJournal};

@@ -6,9 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use eddy_crdt::digest::Digest;
-use eddy_crdt::entry::{ChangeKind, Head, Record};
-use eddy_crdt::key::Keyspace;
+use eddy_crdt::{ChangeKind, Digest, Head, Keyspace, Record};
 use eddy_proto::admin::Equality;
 use eddy_proto::etcdserverpb::alarm_request::AlarmAction;
 use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;

@@ -4,14 +4,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use eddy_crdt::clock::Stamp;
-use eddy_crdt::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead};
-use eddy_crdt::id::{Birth, Dot, Origin, ReplicaId};
-use eddy_crdt::index::Incarnation;
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::revision::Revision;
-use eddy_crdt::sync::entry_wire;
-use eddy_crdt::sync::message::{Hello, Message, PROTOCOL, Reason};
+use eddy_crdt::sync::{Hello, Message, PROTOCOL, Reason};
+use eddy_crdt::{
+    Applied, Birth, Chain, Change, ChangeKind, Dot, Entry, EntryHead, Incarnation, Keyspace, Origin, ReplicaId,
+    Revision, Stamp,
+};
 use eddy_proto::peer::Frame;
 use eddy_proto::peer::peer_client::PeerClient;
 use tokio::sync::mpsc;
@@ -117,7 +114,7 @@ impl Line {
 
     /// Sends one message of entries.
     pub async fn send_entries(&mut self, entries: &[&Entry]) -> Result<()> {
-        let entries = entries.iter().map(|entry| entry_wire::encode(entry, |_| None).bytes).collect();
+        let entries = entries.iter().map(|entry| eddy_crdt::sync::encode_entry(entry, |_| None).bytes).collect();
         self.send_encoded(entries).await
     }
 

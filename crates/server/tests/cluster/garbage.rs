@@ -3,12 +3,8 @@
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use eddy_crdt::entry::Chain;
-use eddy_crdt::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
-use eddy_crdt::key::Keyspace;
-use eddy_crdt::sync::entry_wire;
-use eddy_crdt::sync::message::{Acks, Message, Piece, Reason};
-use eddy_crdt::vector::VersionVector;
+use eddy_crdt::sync::{Acks, Message, Piece, Reason};
+use eddy_crdt::{Birth, Chain, ClusterId, Dot, Keyspace, Origin, ReplicaId, VersionVector};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -182,7 +178,7 @@ async fn a_forged_entry_is_refused() -> Result<()> {
         ensure!(target.get(key).await?.is_none(), "{key}");
     }
     // Nor is one taken of which a part was lost.
-    let whole = entry_wire::encode(&first, |_| None).bytes;
+    let whole = eddy_crdt::sync::encode_entry(&first, |_| None).bytes;
     line.send_encoded(vec![whole.slice(..whole.len() / 2)]).await?;
     ensure!(line.ends_refused().await?.0 == Reason::Protocol);
     goes_on(&cluster, &fake).await

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eddy_crdt::op::AlarmKind;
+use eddy_crdt::AlarmKind;
 use eddy_proto::etcdserverpb::RangeRequest;
 use eddy_proto::etcdserverpb::kv_client::KvClient;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

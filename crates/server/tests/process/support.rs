@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eddy_crdt::op::AlarmKind;
+use eddy_crdt::AlarmKind;
 use eddy_server::cli::{self, Action};
 use eddy_server::config::Config;
 use eddy_server::grpc::Grpc;

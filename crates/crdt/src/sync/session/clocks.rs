@@ -1,9 +1,9 @@
 //! Round trips, and how far the peer's wall clock is off.
 
-use crate::clock::Now;
-use crate::id::ReplicaId;
 use crate::sync::message::Message;
 use crate::sync::session::SessionEvent;
+use crate::words::clock::Now;
+use crate::words::id::ReplicaId;
 
 #[derive(Debug, Default)]
 pub(super) struct Clocks {

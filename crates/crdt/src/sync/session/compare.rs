@@ -6,13 +6,13 @@
 
 use bytes::Bytes;
 
-use crate::clock::Now;
-use crate::key::Keyspace;
 use crate::replica::Replica;
-use crate::sync::message::{Message, PIECES_MAX, Piece, Place, fingerprint};
-use crate::sync::report::Equality;
+use crate::sync::message::{Message, PIECES_MAX, Piece, fingerprint};
 use crate::sync::session::{Peer, Session, SessionEvent, Turn};
-use crate::vector::VersionVector;
+use crate::sync::status::Equality;
+use crate::words::clock::Now;
+use crate::words::key::{Keyspace, Place};
+use crate::words::vector::VersionVector;
 
 #[derive(Debug, Default)]
 pub(super) struct Compare {

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::clock::Now;
 use crate::entry::{Chain, Past};
-use crate::id::{Dot, Origin, ReplicaId};
 use crate::replica::{Input, Replica};
 use crate::sync::error::SyncError;
 use crate::sync::message::{CHAINS_MAX, Hello, Message, PROTOCOL};
-use crate::sync::report::Stage;
 use crate::sync::session::{Peer, Session, SessionEvent, Turn};
-use crate::vector::VersionVector;
+use crate::sync::status::Stage;
+use crate::words::clock::Now;
+use crate::words::id::{Dot, Origin, ReplicaId};
+use crate::words::vector::VersionVector;
 
 /// How many chain hashes are asked for at once while searching.
 const SEARCH_WIDTH: u64 = 64;

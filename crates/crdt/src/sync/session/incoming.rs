@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::clock::Now;
 use crate::entry::ChangeKind;
-use crate::id::{Dot, Origin};
-use crate::key::Key;
 use crate::replica::{Input, Replica};
 use crate::sync::delta;
 use crate::sync::entry_wire::{self, Received, Unresolved};
 use crate::sync::error::{DecodeError, SyncError};
 use crate::sync::exchange::Tuning;
 use crate::sync::message::{Acks, Message};
-use crate::sync::report::Stage;
 use crate::sync::session::{Peer, Session, Turn};
-use crate::vector::VersionVector;
+use crate::sync::status::Stage;
+use crate::words::clock::Now;
+use crate::words::id::{Dot, Origin};
+use crate::words::key::Key;
+use crate::words::vector::VersionVector;
 
 /// How much may wait for what it depends on, bytes as received.
 const PARKED_BYTES_MAX: usize = 16 << 20;

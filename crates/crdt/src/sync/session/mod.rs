@@ -13,15 +13,16 @@ mod outgoing;
 
 use std::sync::Arc;
 
-use crate::clock::Now;
-use crate::id::{Birth, Dot, Origin, ReplicaId};
 use crate::replica::{Input, Replica};
-use crate::revision::Revision;
 use crate::sync::error::SyncError;
 use crate::sync::exchange::{Exchange, Link};
-use crate::sync::message::{Message, Place, fingerprint};
-use crate::sync::report::{PeerReport, SessionTally, Stage};
-use crate::vector::VersionVector;
+use crate::sync::message::{Message, fingerprint};
+use crate::sync::status::{PeerStatus, SessionTally, Stage};
+use crate::words::clock::Now;
+use crate::words::id::{Birth, Dot, Origin, ReplicaId};
+use crate::words::key::Place;
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
 use bytes::Bytes;
 
 pub use greeting::Standing;
@@ -369,12 +370,12 @@ impl Session {
     }
 
     /// What is known of the peer. `durable` is what this replica has on disk.
-    pub fn report(&self, replica: &Replica, durable: &VersionVector) -> PeerReport {
+    pub fn report(&self, replica: &Replica, durable: &VersionVector) -> PeerStatus {
         let vector = self.outgoing.theirs().clone();
         let missing = |of: &VersionVector, from: &VersionVector| -> u64 {
             of.iter().map(|dot| dot.seq.saturating_sub(from.get(dot.origin))).sum()
         };
-        PeerReport {
+        PeerStatus {
             member: self.peer(),
             birth: self.peer.as_ref().map(|peer| peer.birth),
             stage: self.stage,

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::clock::Now;
-use crate::id::{Dot, Origin, ReplicaId};
 use crate::replica::Replica;
 use crate::sync::error::SyncError;
 use crate::sync::exchange::Tuning;
 use crate::sync::message::{Acks, Message};
-use crate::sync::report::{SessionTally, Stage};
 use crate::sync::session::{Peer, Session, SessionEvent, Turn};
-use crate::vector::VersionVector;
+use crate::sync::status::{SessionTally, Stage};
+use crate::words::clock::Now;
+use crate::words::id::{Dot, Origin, ReplicaId};
+use crate::words::vector::VersionVector;
 
 /// How often a peer may ask for everything again without acknowledging anything in between.
 const AGAIN_MAX: u32 = 64;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, RangeOp, Refusal, Reply, Txn};
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{
+    Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, KeyRange, LeaseId, RangeOp, Refusal, Reply,
+    Revision, Txn,
+};
 use futures::future::join_all;
 use futures::poll;
 
@@ -137,7 +137,7 @@ async fn a_restart_brings_everything_back_and_the_identity_stays() {
     first.shutdown();
     disk.crash();
     let mut options = options();
-    options.identity.birth = eddy_crdt::id::Birth::new(99);
+    options.identity.birth = eddy_crdt::Birth::new(99);
     let second = start(Box::new(disk.open()), options).unwrap();
     assert_eq!(second.identity(), identity());
     assert_eq!(get(&second, "a"), Some(key("1")));
@@ -236,7 +236,7 @@ async fn the_quota_raises_an_alarm_that_forbids_growth_but_not_deletes() {
     assert_eq!(small, Err(NodeError::NoSpace));
     let grant = Command::LeaseGrant { id: LeaseId::new(1), ttl: 10 };
     assert_eq!(node.submit(grant).await, Err(NodeError::NoSpace));
-    node.submit(Command::Delete(eddy_crdt::op::DeleteOp { range: everything(), prev_kv: false })).await.unwrap();
+    node.submit(Command::Delete(eddy_crdt::DeleteOp { range: everything(), prev_kv: false })).await.unwrap();
     node.compact(node.revision().get(), true).await.unwrap();
     node.defragment().await.unwrap();
     node.submit(Command::SetAlarm { alarm, raised: false }).await.unwrap();
@@ -306,7 +306,7 @@ async fn leases_run_out_without_anybody_asking() {
     let node = node(&disk);
     node.submit(Command::LeaseGrant { id: LeaseId::new(5), ttl: 1 }).await.unwrap();
     let mut op = put_op("leased", "x");
-    op.lease = eddy_crdt::op::PutLease::Set(Some(LeaseId::new(5)));
+    op.lease = eddy_crdt::PutLease::Set(Some(LeaseId::new(5)));
     node.submit(Command::Put(op)).await.unwrap();
     let mut stream = node.watch_stream();
     let spec = super::watching::spec(everything(), 0);

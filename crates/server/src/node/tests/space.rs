@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use eddy_crdt::id::LeaseId;
-use eddy_crdt::op::{Command, Reply};
+use eddy_crdt::{Command, LeaseId, Reply};
 
 use super::support::{delete_op, gated, get, key, node, put, put_ok};
 use crate::node::{Handle, NodeError, NodeState, REQUEST_TIMEOUT};

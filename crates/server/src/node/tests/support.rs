@@ -4,14 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::clock::Now;
-use eddy_crdt::entry::Entry;
-use eddy_crdt::genesis::{Founder, Genesis};
-use eddy_crdt::id::{Birth, ClusterId, Identity, ReplicaId};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{Command, DeleteOp, Op, PutLease, PutOp, PutValue, RangeOp, Reply, Txn};
-use eddy_crdt::replica::{Input, Replica};
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{
+    Birth, ClusterId, Command, DeleteOp, Entry, Founder, Genesis, Identity, Input, KeyRange, Now, Op, PutLease, PutOp,
+    PutValue, RangeOp, Replica, ReplicaId, Reply, Revision, Txn,
+};
 use parking_lot::{Condvar, Mutex};
 
 use crate::node::{Handle, NodeError, Options, start};

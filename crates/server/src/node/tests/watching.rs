@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eddy_crdt::event::{Event, EventKind};
-use eddy_crdt::key::KeyRange;
-use eddy_crdt::op::{Command, Op, Reply};
-use eddy_crdt::revision::Revision;
+use eddy_crdt::{Command, Event, EventKind, KeyRange, Op, Reply, Revision};
 use futures::poll;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

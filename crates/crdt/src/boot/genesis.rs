@@ -1,0 +1,129 @@
+//! The first entry of a cluster: the same everywhere, made by nobody, so that a static list of members needs no
+//! coordination.
+
+use bytes::Bytes;
+
+use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead, Past, Record};
+use crate::merge::window::Live;
+use crate::replica::members;
+use crate::replica::{Effects, Replica};
+use crate::store::index::Incarnation;
+use crate::words::clock::Now;
+use crate::words::clock::Stamp;
+use crate::words::id::{Birth, Dot, Identity, Origin, ReplicaId};
+use crate::words::key::Keyspace;
+
+use crate::merge::rules::Rules;
+use crate::store::system::SystemKey;
+use crate::words::vector::VersionVector;
+
+/// Whose entry it is: nobody's.
+pub const ORIGIN: Origin = Origin { replica: ReplicaId::new(0), birth: Birth::new(0) };
+
+/// The name of the first entry.
+pub const DOT: Dot = Dot { origin: ORIGIN, seq: 1 };
+
+/// A member of the cluster as it is founded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Founder {
+    /// Its id.
+    pub id: ReplicaId,
+    /// Its name.
+    pub name: String,
+    /// Where other members reach it.
+    pub peer_urls: Vec<String>,
+}
+
+/// What a cluster begins with; the same for all who found it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Genesis {
+    /// The members, in any order.
+    pub founders: Vec<Founder>,
+    /// How concurrent writes are merged.
+    pub rules: Rules,
+}
+
+impl Genesis {
+    /// The founders in order of id: their ordinals are their places.
+    fn ranked(&self) -> Vec<&Founder> {
+        let mut founders: Vec<_> = self.founders.iter().collect();
+        founders.sort_unstable_by_key(|founder| founder.id);
+        founders.dedup_by_key(|founder| founder.id);
+        founders
+    }
+
+    /// Whose revision spaces are that founder's.
+    pub fn ordinal_of(&self, id: ReplicaId) -> Option<u16> {
+        self.ranked().iter().position(|founder| founder.id == id).and_then(|place| u16::try_from(place).ok())
+    }
+
+    /// The first entry.
+    pub fn entry(&self) -> Entry {
+        let own = Incarnation { stamp: Stamp::default(), dot: DOT };
+        let mut changes = vec![];
+        let mut set = |key: SystemKey, value: Bytes| {
+            let kind = ChangeKind::Put { value, lease: None };
+            changes.push(Change::new(Keyspace::System, key.encode(), kind, 1, own));
+        };
+        set(SystemKey::Rules, self.rules.encode());
+        for (place, founder) in self.ranked().into_iter().enumerate() {
+            let mut peer_urls = founder.peer_urls.clone();
+            peer_urls.sort_unstable();
+            set(SystemKey::Member(founder.id), members::member_value(&peer_urls, false));
+            set(SystemKey::Attributes(founder.id), members::attributes_value(&founder.name, &[]));
+            set(SystemKey::Ordinal(place as u16, founder.id), Bytes::new());
+        }
+        let head = EntryHead {
+            dot: DOT,
+            first_seq: 1,
+            stamp: Stamp::default(),
+            depends: VersionVector::default(),
+            previous: Chain::default(),
+            resulting: None,
+        };
+        Entry { head, changes }
+    }
+}
+
+impl Replica {
+    /// A member of a cluster that begins with a static list of members. The effects hold the first record. Whoever is not
+    /// on the list gets an empty replica, as by [`Self::new`].
+    pub fn found(mut identity: Identity, genesis: &Genesis) -> (Self, Effects) {
+        let mut effects = Effects::default();
+        let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (Self::new(identity), effects) };
+        identity.ordinal = ordinal;
+        let mut replica = Self::new(identity);
+        let entry = genesis.entry();
+        let (number, dot) = (replica.next_number, entry.head.dot);
+        for change in &entry.changes {
+            if let ChangeKind::Put { value, .. } = &change.kind {
+                let live = Live {
+                    value: value.clone(),
+                    lease: None,
+                    version: change.version,
+                    incarnation: change.incarnation,
+                };
+                replica.state.set_system(&change.key, Some(&live), number);
+            }
+        }
+        let state = replica.others.entry(dot.origin).or_default();
+        state.chain = state.chain.extend(&entry.head, &entry.changes);
+        replica.vector.advance(dot);
+        replica.fresh.advance(dot);
+        replica.past = Past::Founded;
+        replica.next_number += 1;
+        let record = Record {
+            number,
+            revision: None,
+            head: entry.head,
+            changes: entry.changes,
+            outcomes: vec![],
+            trimmed: false,
+            settled: true,
+            left_out: false,
+        };
+        effects.records.push(record.encode());
+        replica.follow_system(Now::default(), record.changes.iter(), &mut effects);
+        (replica, effects)
+    }
+}

@@ -1,0 +1,279 @@
+//! A replica from a snapshot: as the records of a new journal.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::boot::snapshot::rebase::Lost;
+use crate::boot::snapshot::{SettledKey, SnapshotChunk, codec, recovery};
+use crate::command::notice::{MergeReport, Notice};
+use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
+use crate::replica::origins::OriginState;
+use crate::replica::{Effects, Replica};
+use crate::words::clock::Now;
+use crate::words::id::{Dot, Identity, Origin};
+use crate::words::key::{Keyspace, Place};
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
+
+/// Keys in a record of settled keys, and about how many bytes of them.
+const KEYS_PER_RECORD: usize = 256;
+const BYTES_PER_RECORD: usize = 256 << 10;
+
+/// Why a snapshot gives no replica.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// A chunk is none.
+    #[error("a damaged chunk: {0}")]
+    Codec(#[from] CodecError),
+    /// The giver has settled something between two chunks: fetch all of them again.
+    #[error("the giver's state moved on between two chunks; begin again")]
+    Moved,
+    /// Chunks are missing.
+    #[error("the snapshot is not complete")]
+    Incomplete,
+    /// The members in the snapshot do not include this one: it was not added there yet, or was removed.
+    #[error("the snapshot does not know this member")]
+    NotAMember,
+    /// An entry in it does not fit the rest.
+    #[error("the snapshot contradicts itself: {0:?}")]
+    Contradiction(Notice),
+}
+
+/// A replica with the journal it begins with.
+pub struct Installed {
+    /// The replica.
+    pub replica: Replica,
+    /// Its records, numbered from 1.
+    pub records: Vec<Bytes>,
+    /// Its head.
+    pub head: Bytes,
+    /// What of its old writes, which it made before its disk was lost, the merge gave up.
+    pub given_up: Vec<MergeReport>,
+    /// Entries of removed members that it had and cannot take along: the others went on without them, and those who wrote
+    /// them are not listened to any more.
+    pub forsaken: Vec<Arc<Entry>>,
+}
+
+/// Takes chunks one by one, in order.
+#[derive(Default)]
+pub struct Installer {
+    base: Option<Vec<OriginHead>>,
+    floor: VersionVector,
+    revision: Revision,
+    keys: Vec<SettledKey>,
+    pub(super) entries: Vec<Entry>,
+    settled: BTreeMap<Dot, Vec<u32>>,
+    done: bool,
+}
+
+impl Installer {
+    /// An installer that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a chunk; tells where the next one is to go on, or that this was the last.
+    ///
+    /// # Errors
+    /// When it does not fit the ones before: then all is to be fetched again, with a new installer.
+    pub fn chunk(&mut self, chunk: SnapshotChunk) -> Result<Option<Place>, InstallError> {
+        if self.base.get_or_insert_with(|| chunk.base.clone()).iter().ne(&chunk.base) && !self.grew(&chunk.base) {
+            return Err(InstallError::Moved);
+        }
+        self.floor = chunk.floor;
+        self.revision = self.revision.max(chunk.revision);
+        self.keys.extend(chunk.keys);
+        self.entries.extend(chunk.entries);
+        for (dot, place) in chunk.settled {
+            self.settled.entry(dot).or_default().push(place);
+        }
+        self.done = chunk.next.is_none();
+        Ok(chunk.next)
+    }
+
+    /// Whether all that is new in a chunk's base are origins of which nothing is settled.
+    fn grew(&self, base: &[OriginHead]) -> bool {
+        let settled = |heads: &[OriginHead]| -> VersionVector {
+            heads.iter().map(|head| head.dot).filter(|dot| dot.seq > 0).collect()
+        };
+        self.base.as_deref().is_some_and(|first| settled(first) == settled(base))
+    }
+
+    /// The replica. `identity` must have a birth that was never used; its ordinal does not matter. `old` is what this
+    /// member had before, if anything: what it wrote and the giver does not have is written again.
+    ///
+    /// # Errors
+    /// When the chunks do not give a state that this member can begin with.
+    pub fn finish(mut self, now: Now, identity: Identity, old: Option<&Replica>) -> Result<Installed, InstallError> {
+        let base = self.base.take().filter(|_| self.done).ok_or(InstallError::Incomplete)?;
+        let mut tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
+        let mut replica = Replica::new(identity);
+        replica.joining = true;
+        // Revisions below the space that it will leap to; nobody ever sees them.
+        replica.revision = Revision::FIRST;
+        replica.history = crate::store::history::History::starting_at(Revision::FIRST.next());
+        let mut effects = Effects::default();
+        replica.state.now = now;
+        replica.install_keys(&self.keys, &mut effects);
+        for head in base {
+            if head.dot.seq > 0 {
+                replica.vector.advance(head.dot);
+                replica.fresh.advance(head.dot);
+            }
+            let origin = head.dot.origin;
+            *replica.origin_mut(origin) = OriginState::at(head);
+        }
+        replica.base = replica.vector.clone();
+        // The floor comes last: entries under it that are not settled were applied before it rose.
+        replica.state.windowed = true;
+        let system: Vec<Change> =
+            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(|k| codec::change_of(k, 0)).collect();
+        replica.follow_system(now, system.iter(), &mut effects);
+        for entry in std::mem::take(&mut self.entries) {
+            if replica.vector.contains(entry.head.dot) {
+                continue;
+            }
+            replica.admit(identity.replica, &entry).map_err(InstallError::Contradiction)?;
+            let settled = self.settled.remove(&entry.head.dot).unwrap_or_default();
+            replica.apply_unsettled(now, entry, &settled, &mut effects);
+        }
+        replica.floor = self.floor.meet(&replica.vector);
+        let mut refused_of_others = vec![];
+        if let Some(old) = old {
+            let refused = replica.keep_others(now, old, &mut effects);
+            // Those of a member that has lost its disk since it may have lost, too.
+            let is_lost = |lost: &Lost| {
+                let Origin { replica: member, birth } = lost.entry.head.dot.origin;
+                let goes_on_under_another = || replica.members.birth_of(member).is_some_and(|now| now != birth);
+                member == identity.replica || (replica.members.is_present(member) && goes_on_under_another())
+            };
+            let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(is_lost);
+            let settled = recovery::settled(old, &replica.vector);
+            tail.splice(0..0, settled.into_iter().chain(lost));
+            refused_of_others = others;
+            replica.revision = replica.revision.max(old.revision);
+        }
+        let member = replica.members.get(identity.replica).filter(|member| !member.removed);
+        let ordinal = member.ok_or(InstallError::NotAMember)?.ordinal;
+        replica.joining = false;
+        replica.identity.ordinal = ordinal.unwrap_or(identity.ordinal);
+        replica.revision = replica.revision.max(self.revision);
+        // The keys are shown as written at its first revision, and nothing before that can be asked for.
+        drop(replica.leap(now, &mut effects));
+        replica.restamp();
+        replica.read_members(now, &mut effects);
+        let given_up = replica.write_again(tail, &mut effects);
+        let own = replica.log.of(replica.identity.origin(), 1);
+        let system = own.flat_map(|logged| &logged.entry.changes).filter(|change| change.keyspace == Keyspace::System);
+        let system: Vec<Change> = system.cloned().collect();
+        replica.follow_system(now, system.iter(), &mut effects);
+        // Who is a member, perhaps by what was written again, and made it has it, and makes it again.
+        let is_gone = |lost: &Lost| !replica.members.is_present(lost.entry.head.dot.origin.replica);
+        let forsaken = refused_of_others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
+        let settled = replica.floor.clone();
+        replica.settle_all(&settled);
+        let head = replica.head().encode();
+        Ok(Installed { records: effects.records.into_vec(), head, given_up, forsaken, replica })
+    }
+}
+
+impl Replica {
+    /// Takes over entries of others, and those under older births of its own, that the giver does not have: perhaps nobody
+    /// else does. Tells which do not fit: the others went on without them.
+    fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) -> Vec<Lost> {
+        let (replica, origin) = (self.identity.replica, old.identity.origin());
+        // An old copy from before a birth that others know of: what that one acknowledged lets them settle what is not in
+        // the copy's entries, here and elsewhere.
+        let births: Vec<_> = old.births_of(replica).chain([old.identity.birth]).collect();
+        let is_outlived = self.is_outlived(replica, &births);
+        // Nobody waited for the acknowledgements of a member that had not been heard of, so what removed members told it
+        // alone may lie below what others have settled.
+        let was_heard_of = self.births_of(replica).next().is_some();
+        let mut refused = vec![];
+        for logged in old.log.iter().filter(|logged| logged.entry.head.dot.origin != origin) {
+            let dot = logged.entry.head.dot;
+            if self.vector.contains(dot) {
+                continue;
+            }
+            let counts = was_heard_of || self.members.is_present(dot.origin.replica);
+            if counts && !is_outlived && self.admit(replica, &logged.entry).is_ok() {
+                self.apply(now, Entry::clone(&logged.entry), effects);
+            } else {
+                refused.push(Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) });
+            }
+        }
+        refused
+    }
+
+    /// Writes settled keys down, some of them per record.
+    fn install_keys(&mut self, keys: &[SettledKey], effects: &mut Effects) {
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fit = rest.iter().take(KEYS_PER_RECORD).take_while(|key| {
+                let fits = bytes < BYTES_PER_RECORD;
+                bytes += key.key.len() + key.live.value.len();
+                fits
+            });
+            let (now, later) = rest.split_at(fit.count().max(1));
+            rest = later;
+            let (number, revision) = (self.next_number, self.revision.next());
+            let mut changed = crate::store::history::ChangedKeys::new();
+            let mut changes = vec![];
+            for key in now {
+                let sub = changed.len() as u32;
+                let mut change = codec::change_of(key, sub);
+                match key.keyspace {
+                    Keyspace::Client => {
+                        let (stored, _, created) = self.state.set(&key.key, &key.live, revision, sub, number);
+                        change.create_revision = created;
+                        changed.push((sub, stored));
+                    }
+                    Keyspace::System => {
+                        let stored = Bytes::copy_from_slice(&key.key);
+                        self.state.set_system(&stored, Some(&key.live), number);
+                    }
+                }
+                changes.push(change);
+            }
+            let touched = !changed.is_empty();
+            if touched {
+                self.revision = revision;
+                self.history.push(changed);
+            }
+            self.next_number += 1;
+            let record = Record {
+                number,
+                revision: touched.then_some(revision),
+                head: codec::no_entry(),
+                changes,
+                outcomes: vec![],
+                trimmed: true,
+                settled: true,
+                left_out: false,
+            };
+            effects.records.push(record.encode());
+        }
+    }
+}
+
+impl Installer {
+    /// What a member wrote that the giver does not have: its own entries behind the last one that both have.
+    fn tail_of(&self, base: &[OriginHead], old: &Replica) -> Vec<Lost> {
+        let origin = old.identity.origin();
+        let mut known: Vec<(u64, crate::entry::Chain)> =
+            base.iter().filter(|head| head.dot.origin == origin).map(|head| (head.dot.seq, head.chain)).collect();
+        for entry in self.entries.iter().filter(|entry| entry.head.dot.origin == origin) {
+            known.push((entry.head.first_seq - 1, entry.head.previous));
+            known.push((entry.head.dot.seq, entry.head.previous.extend(&entry.head, &entry.changes)));
+        }
+        let is_agreed = |(seq, chain): &&(u64, crate::entry::Chain)| {
+            *seq == 0 || old.chain_at(Dot { origin, seq: *seq }) == Some(*chain)
+        };
+        let agreed = known.iter().filter(is_agreed).map(|(seq, _)| *seq).max().unwrap_or(0);
+        let tail = old.log.of(origin, agreed + 1);
+        tail.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }).collect()
+    }
+}

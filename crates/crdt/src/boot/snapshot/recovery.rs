@@ -1,0 +1,106 @@
+//! What a member has settled, and the giver of its snapshot has never heard of.
+//!
+//! What is settled is in no log, because all members have it. That all of these are gone, but for this one, takes disks that
+//! were set back or lost:
+//! - One that was the only member in its own view settled what it wrote at once. There may be others all the same, when its
+//!   disk was set back to before they were added, or is another one. What it wrote then is in its keys, revision by revision
+//!   as far as it is not compacted; only the stamps are lost, of which the lives of keys give a lower bound.
+//! - Others who had it went on from a disk without it. Then a key here may have a life that was begun in an entry of which
+//!   the giver has not heard. (What else such entries did to keys is not told from what came later elsewhere.)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::boot::snapshot::rebase::Lost;
+use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead, Past};
+use crate::replica::Replica;
+use crate::store::index::KeyVersion;
+use crate::store::system::SystemKey;
+use crate::words::clock::Stamp;
+use crate::words::id::Dot;
+use crate::words::key::{self, Key, Keyspace};
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
+
+/// What is settled at `old`, and not in `known`: what it wrote while it was alone, as far as it can be told, and lives of keys.
+/// In the order in which it was written here, but for what is not a client's, which comes first.
+pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
+    let own = old.identity.origin();
+    let (mut stamp, begins) = alone_since(old, known);
+    let logged: BTreeSet<u64> = old.log.iter().map(|logged| logged.number).collect();
+    let is_own = |number: u64| begins.is_some_and(|begins| number > begins) && !logged.contains(&number);
+    let is_unheard = |life: Dot| old.log_base().contains(life) && !known.contains(life);
+
+    let mut groups: Vec<Vec<Change>> = vec![];
+    for (key, value) in old.state.system.iter().filter(|(_, value)| is_own(value.number)) {
+        let kind = ChangeKind::Put { value: value.value.clone(), lease: None };
+        groups.push(vec![Change::new(Keyspace::System, key.clone(), kind, value.version, value.incarnation)]);
+    }
+    let mut entries: BTreeMap<(Revision, u32), Change> = BTreeMap::new();
+    for (key, versions) in old.state.index.iter().filter(|(key, _)| !key::is_replica_local(key)) {
+        let newest = versions.len().saturating_sub(1);
+        let wanted = versions.iter().enumerate().filter(|(place, version)| {
+            let is_unheard = || *place == newest && version.value.is_some() && is_unheard(version.incarnation.dot);
+            is_own(version.number) || is_unheard()
+        });
+        entries.extend(wanted.map(|(_, version)| ((version.revision, version.sub), change_of(key, version))));
+    }
+    let mut newest = None;
+    for ((revision, _), change) in entries {
+        match groups.last_mut().filter(|_| newest == Some(revision)) {
+            Some(group) => group.push(change),
+            None => groups.push(vec![change]),
+        }
+        newest = Some(revision);
+    }
+
+    let mut deps = old.vector().clone();
+    deps.remove(own);
+    let deps = Arc::new(deps);
+    let lost = groups.into_iter().map(|changes| {
+        let lives = || changes.iter().map(|change| change.incarnation).filter(|life| !known.contains(life.dot));
+        stamp = lives().map(|life| life.stamp).fold(stamp, Stamp::max);
+        // A write to a life that is known is its own. Which entry it was in is not known, but that it comes after what is.
+        let origin = lives().last().map_or(own, |life| life.dot.origin);
+        let dot = Dot { origin, seq: known.get(origin) + 1 };
+        Lost { entry: Arc::new(entry(dot, stamp, changes)), deps: Arc::clone(&deps) }
+    });
+    lost.collect()
+}
+
+/// Behind which record begins what `old` wrote under its present birth, if it was alone then and nothing of it is known; with
+/// a stamp that is before all of it.
+fn alone_since(old: &Replica, known: &VersionVector) -> (Stamp, Option<u64>) {
+    let own = old.identity.origin();
+    if known.get(own) > 0 || old.log_base().get(own) == 0 {
+        return (Stamp::default(), None);
+    }
+    match old.past {
+        Past::Known => (Stamp::default(), None),
+        Past::Founded => (Stamp::default(), Some(0)),
+        Past::Doubtful => {
+            let announced = old.state.system.get(&SystemKey::Birth(own.replica).encode());
+            announced.map_or((Stamp::default(), None), |value| (value.incarnation.stamp, Some(value.number)))
+        }
+    }
+}
+
+fn entry(dot: Dot, stamp: Stamp, changes: Vec<Change>) -> Entry {
+    let head = EntryHead {
+        dot,
+        first_seq: dot.seq,
+        stamp,
+        depends: VersionVector::default(),
+        previous: Chain::default(),
+        resulting: None,
+    };
+    Entry { head, changes }
+}
+
+fn change_of(key: &Key, version: &KeyVersion) -> Change {
+    let kind = match &version.value {
+        Some(value) => ChangeKind::Put { value: value.clone(), lease: version.lease },
+        None => ChangeKind::Delete,
+    };
+    Change::new(Keyspace::Client, key.clone(), kind, version.version, version.incarnation)
+}

@@ -1,0 +1,108 @@
+//! What an operator should hear of: refused entries, clocks that are off, merges that gave something up.
+
+use crate::merge::outcome::{GivenUp, Rule};
+use crate::words::id::{Dot, Origin, ReplicaId};
+use crate::words::key::{Key, Keyspace};
+use crate::words::revision::Revision;
+
+/// A merge of concurrent versions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MergeReport {
+    /// The keyspace.
+    pub keyspace: Keyspace,
+    /// The key.
+    pub key: Key,
+    /// The entry whose arrival made the merge necessary.
+    pub dot: Dot,
+    /// The revision at which clients saw the outcome; `None` when it was what they saw already.
+    pub revision: Option<Revision>,
+    /// The rule that decided.
+    pub rule: Rule,
+    /// What of the concurrent versions is not in the outcome.
+    pub given_up: Vec<GivenUp>,
+}
+
+/// Something that an operator should hear of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// An unknown entry does not depend on what every member is known to have: refused. Silent corruption, or a member
+    /// that lost its disk and does not know.
+    BelowFloor {
+        /// The entry.
+        dot: Dot,
+        /// Who sent it.
+        from: ReplicaId,
+    },
+    /// An entry came before something it depends on: refused, it will come again.
+    TooEarly {
+        /// The entry.
+        dot: Dot,
+        /// Who sent it.
+        from: ReplicaId,
+    },
+    /// An entry does not continue what is known of its origin: the origin lost its tail and went on, or was copied.
+    Forked {
+        /// The entry.
+        dot: Dot,
+        /// Who sent it.
+        from: ReplicaId,
+    },
+    /// A peer knows entries of this very replica and birth that it does not know itself: it lost its tail.
+    OwnTailLost {
+        /// The entry.
+        dot: Dot,
+        /// Who sent it.
+        from: ReplicaId,
+    },
+    /// An entry of someone who is no member, or sent by one who is no member any more: refused.
+    NotAMember {
+        /// Whose entry it is, or who sent it.
+        member: ReplicaId,
+        /// Who sent it.
+        from: ReplicaId,
+    },
+    /// An entry that cannot be one (no changes, a name that none can have): refused.
+    Malformed {
+        /// The entry.
+        dot: Dot,
+        /// Who sent it.
+        from: ReplicaId,
+    },
+    /// An entry is dated ahead of this replica's clock by more than the bound.
+    ClockAhead {
+        /// Where it comes from.
+        origin: Origin,
+        /// By how much, milliseconds.
+        ahead_ms: u64,
+    },
+    /// A merge decided between concurrent versions.
+    Merged(MergeReport),
+    /// This replica was removed from the cluster.
+    Removed,
+    /// Another member has this replica's revision spaces; it moved to those of this ordinal.
+    OrdinalChanged {
+        /// The new ordinal.
+        ordinal: u16,
+    },
+    /// A write that was made before a disk was lost was made again, and the merge gave up some of it.
+    Rebased(MergeReport),
+}
+
+impl Notice {
+    /// Whether it tells that the replica did not take an entry.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::BelowFloor { .. }
+            | Self::TooEarly { .. }
+            | Self::Forked { .. }
+            | Self::OwnTailLost { .. }
+            | Self::NotAMember { .. }
+            | Self::Malformed { .. } => true,
+            Self::ClockAhead { .. }
+            | Self::Merged(_)
+            | Self::Removed
+            | Self::OrdinalChanged { .. }
+            | Self::Rebased(_) => false,
+        }
+    }
+}

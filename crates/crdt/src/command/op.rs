@@ -1,0 +1,471 @@
+//! What clients ask of a replica and what it answers, with etcd's wire conventions already decoded.
+
+use bytes::Bytes;
+
+use crate::replica::members::Member;
+use crate::words::id::{LeaseId, ReplicaId};
+use crate::words::key::{Key, KeyRange};
+use crate::words::revision::Revision;
+
+/// A key with its value and what etcd tells about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyValue {
+    /// The key.
+    pub key: Key,
+    /// The value; may be empty, which is not the same as absent.
+    pub value: Bytes,
+    /// When this life of the key began.
+    pub create_revision: Revision,
+    /// When it was last written.
+    pub mod_revision: Revision,
+    /// How often it was written in this life, counted from 1.
+    pub version: i64,
+    /// The lease it hangs on.
+    pub lease: Option<LeaseId>,
+}
+
+/// At which revision to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReadAt {
+    /// At the newest one.
+    #[default]
+    Latest,
+    /// At this one. Negative numbers keep etcd's two readings: a plain range takes them as "latest", the check of a
+    /// transaction as a revision that may be compacted.
+    Revision(i64),
+}
+
+/// By what a range is sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SortTarget {
+    /// By key.
+    Key,
+    /// By version.
+    Version,
+    /// By create revision.
+    Create,
+    /// By mod revision.
+    Mod,
+    /// By value.
+    Value,
+}
+
+/// In which direction a range is sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SortOrder {
+    /// None was given: what the limit let through (it cuts in key order) is sorted smallest first, as etcd does.
+    Unspecified,
+    /// Smallest first.
+    Ascend,
+    /// Largest first.
+    Descend,
+}
+
+/// Bounds on revisions of the keys in a result; zero means no bound, as on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RevisionBounds {
+    /// Lowest mod revision.
+    pub min_mod: i64,
+    /// Highest mod revision.
+    pub max_mod: i64,
+    /// Lowest create revision.
+    pub min_create: i64,
+    /// Highest create revision.
+    pub max_create: i64,
+}
+
+impl RevisionBounds {
+    /// Whether there is no bound at all.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A read of keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RangeOp {
+    /// Which keys.
+    pub range: KeyRange,
+    /// At which revision.
+    pub at: ReadAt,
+    /// At most so many keys; zero means all.
+    pub limit: usize,
+    /// How to sort; by key and unspecified or ascending costs nothing.
+    pub sort: (SortTarget, SortOrder),
+    /// Only count.
+    pub count_only: bool,
+    /// Leave the values out (and, unless sorted by value, the leases: etcd reads them from its index alone).
+    pub keys_only: bool,
+    /// Filters applied before the limit, but not to the count.
+    pub bounds: RevisionBounds,
+    /// Whether to count the keys that the limit cut off. etcd's RangeStream does not.
+    pub total_count: bool,
+}
+
+impl RangeOp {
+    /// A plain read of everything in the range, now.
+    pub fn all(range: KeyRange) -> Self {
+        Self {
+            range,
+            at: ReadAt::Latest,
+            limit: 0,
+            sort: (SortTarget::Key, SortOrder::Unspecified),
+            count_only: false,
+            keys_only: false,
+            bounds: RevisionBounds::default(),
+            total_count: true,
+        }
+    }
+}
+
+/// What a put writes as the value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PutValue {
+    /// These bytes.
+    Set(Bytes),
+    /// What is there (`ignore_value`).
+    Keep,
+}
+
+/// What a put makes of the key's lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PutLease {
+    /// Hang it on this lease, or on none.
+    Set(Option<LeaseId>),
+    /// Leave it as it is (`ignore_lease`).
+    Keep,
+}
+
+/// A write of one key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutOp {
+    /// The key.
+    pub key: Key,
+    /// The value.
+    pub value: PutValue,
+    /// The lease.
+    pub lease: PutLease,
+    /// Answer with what was there before.
+    pub prev_kv: bool,
+}
+
+/// A delete of keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeleteOp {
+    /// Which keys.
+    pub range: KeyRange,
+    /// Answer with what was there before.
+    pub prev_kv: bool,
+}
+
+/// What a compare looks at, and the value to compare with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CompareTarget {
+    /// The value. Always fails on an absent key.
+    Value(Bytes),
+    /// The create revision, zero for an absent key.
+    Create(i64),
+    /// The mod revision, zero for an absent key.
+    Mod(i64),
+    /// The version, zero for an absent key.
+    Version(i64),
+    /// The lease, zero for an absent key or none.
+    Lease(i64),
+    /// A target this build does not know; compares as equal, as in etcd.
+    Unknown,
+}
+
+/// How a compare relates the key's side (left) to the given value (right).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CompareResult {
+    /// Left equals right.
+    Equal,
+    /// Left is greater.
+    Greater,
+    /// Left is less.
+    Less,
+    /// Left differs.
+    NotEqual,
+    /// A relation this build does not know; holds always, as in etcd.
+    Unknown,
+}
+
+/// One condition of a transaction: all keys in the range must fulfil it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Compare {
+    /// Which keys. An empty range is compared as one absent key.
+    pub range: KeyRange,
+    /// What of them, with what.
+    pub target: CompareTarget,
+    /// How.
+    pub result: CompareResult,
+}
+
+/// One step of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// A read.
+    Range(RangeOp),
+    /// A write.
+    Put(PutOp),
+    /// A delete.
+    Delete(DeleteOp),
+    /// A transaction within the transaction; its compares see the state before all writes.
+    Txn(Txn),
+}
+
+/// If all compares hold, do `success`, else `failure`; one revision for all.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Txn {
+    /// The conditions.
+    pub compares: Vec<Compare>,
+    /// What to do when all hold.
+    pub success: Vec<Op>,
+    /// What to do otherwise.
+    pub failure: Vec<Op>,
+}
+
+impl Txn {
+    /// Whether it only reads, by etcd's rule: a nested transaction counts as a write.
+    pub fn is_read_only(&self) -> bool {
+        self.success.iter().chain(&self.failure).all(|op| matches!(op, Op::Range(_)))
+    }
+}
+
+/// Which alarm.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum AlarmKind {
+    /// The quota is used up: no puts, no lease grants.
+    NoSpace,
+    /// Replicas with the same version vector hold different states, or this one is damaged.
+    Corrupt,
+    /// A kind that this build does not know; raised and told as in etcd, without effect.
+    Unknown(i32),
+}
+
+/// An alarm that is raised, and by whom.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Alarm {
+    /// The member it concerns.
+    pub member: ReplicaId,
+    /// What is wrong there.
+    pub kind: AlarmKind,
+}
+
+/// A change that a client asks for, or the process itself on its own account.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Write one key.
+    Put(PutOp),
+    /// Delete keys.
+    Delete(DeleteOp),
+    /// Run a transaction.
+    Txn(Txn),
+    /// Hide history before this revision from clients.
+    Compact(i64),
+    /// Grant a lease; the id was chosen by the client or by the server.
+    LeaseGrant {
+        /// Its id.
+        id: LeaseId,
+        /// Time to live, seconds, as asked for.
+        ttl: i64,
+    },
+    /// Revoke a lease and delete its keys.
+    LeaseRevoke(LeaseId),
+    /// Keep a lease alive for another time to live.
+    LeaseRenew(LeaseId),
+    /// Raise or lower an alarm.
+    SetAlarm {
+        /// Which.
+        alarm: Alarm,
+        /// Raise (`true`) or lower.
+        raised: bool,
+    },
+    /// Add a member.
+    MemberAdd {
+        /// Its id, which follows from the cluster's and from its peer URLs.
+        id: ReplicaId,
+        /// Where other members reach it.
+        peer_urls: Vec<String>,
+        /// Whether it is to be a learner.
+        learner: bool,
+    },
+    /// Remove a member.
+    MemberRemove(ReplicaId),
+    /// Change a member's peer URLs.
+    MemberUpdate {
+        /// Which member.
+        id: ReplicaId,
+        /// Where other members reach it from now on.
+        peer_urls: Vec<String>,
+    },
+    /// Make a learner a full member.
+    MemberPromote(ReplicaId),
+    /// Tell the others this replica's name and where clients reach it; writes nothing when they know.
+    MemberPublish {
+        /// Its name.
+        name: String,
+        /// Where clients reach it.
+        client_urls: Vec<String>,
+    },
+    /// Move to the next revision space of this replica's own above every revision that any member is known to have used,
+    /// and count everything before as compacted.
+    Leap,
+}
+
+/// The answer to a read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RangeReply {
+    /// The replica's revision when it was read (not the revision that was asked for).
+    pub revision: Revision,
+    /// What was found.
+    pub kvs: Vec<KeyValue>,
+    /// Whether the limit cut something off.
+    pub more: bool,
+    /// How many keys lie in the range at that revision, whatever limit and filters.
+    pub count: i64,
+}
+
+/// The answer to a put.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutReply {
+    /// The revision of the write.
+    pub revision: Revision,
+    /// What was there before, when asked for.
+    pub prev: Option<KeyValue>,
+}
+
+/// The answer to a delete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeleteReply {
+    /// The revision of the delete; the present one when nothing was deleted.
+    pub revision: Revision,
+    /// How many keys were deleted.
+    pub deleted: i64,
+    /// What they were, when asked for.
+    pub prev: Vec<KeyValue>,
+}
+
+/// The answer to one step of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpReply {
+    /// To a read.
+    Range(RangeReply),
+    /// To a write.
+    Put(PutReply),
+    /// To a delete.
+    Delete(DeleteReply),
+    /// To a nested transaction.
+    Txn(TxnReply),
+}
+
+/// The answer to a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TxnReply {
+    /// The revision of its writes, or the present one when it wrote nothing. Meaningful on the outermost only: etcd
+    /// leaves the header of a nested answer empty.
+    pub revision: Revision,
+    /// Whether all compares held.
+    pub succeeded: bool,
+    /// Answers of the branch that was run, step by step.
+    pub replies: Vec<OpReply>,
+}
+
+/// The answer to a [`Command`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// To a put.
+    Put(PutReply),
+    /// To a delete.
+    Delete(DeleteReply),
+    /// To a transaction.
+    Txn(TxnReply),
+    /// To a compaction: done with `sweep`, what was hidden is dropped step by step.
+    Compact,
+    /// To a grant.
+    LeaseGrant {
+        /// The lease.
+        id: LeaseId,
+        /// The time to live that was granted, seconds.
+        ttl: i64,
+    },
+    /// To a revoke.
+    LeaseRevoke,
+    /// To a keep-alive: the time to live, seconds.
+    LeaseRenew {
+        /// Seconds that the lease lives from now.
+        ttl: i64,
+    },
+    /// To an alarm: whether that changed anything.
+    SetAlarm {
+        /// False when it was raised (or lowered) already.
+        changed: bool,
+    },
+    /// To a change of the membership: the members now, in order of id.
+    Members(Vec<Member>),
+    /// To a leap.
+    Leap {
+        /// The first revision of the new space.
+        revision: Revision,
+    },
+}
+
+/// What is known of a lease.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeaseStatus {
+    /// The lease.
+    pub id: LeaseId,
+    /// Granted time to live, seconds.
+    pub granted_ttl: i64,
+    /// What is left of it, milliseconds; zero when it has run out and is about to be revoked.
+    pub remaining_ms: u64,
+    /// The keys that hang on it, sorted.
+    pub keys: Vec<Key>,
+}
+
+/// Why a replica refuses something. The server turns these into etcd's codes and texts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The revision's history is gone.
+    #[error("required revision has been compacted")]
+    Compacted,
+    /// The revision is not there yet.
+    #[error("required revision is a future revision")]
+    FutureRevision,
+    /// A put with `ignore_value` or `ignore_lease` of a key that is not there.
+    #[error("key not found")]
+    KeyNotFound,
+    /// No such lease.
+    #[error("lease not found")]
+    LeaseNotFound,
+    /// A lease of that id is there already.
+    #[error("lease already exists")]
+    LeaseExists,
+    /// The time to live is longer than etcd allows.
+    #[error("lease TTL too large")]
+    LeaseTtlTooLarge,
+    /// No such member.
+    #[error("member not found")]
+    MemberNotFound,
+    /// That member was removed; its id is never used again.
+    #[error("member was removed")]
+    MemberRemoved,
+    /// There is a member of that id.
+    #[error("member ID already exists")]
+    MemberExists,
+    /// Another member has that peer URL.
+    #[error("peer URL already exists")]
+    PeerUrlExists,
+    /// The member is no learner.
+    #[error("can only promote a learner member")]
+    MemberNotLearner,
+    /// It is the last member.
+    #[error("the last member cannot be removed")]
+    LastMember,
+    /// All ordinals are used.
+    #[error("too many members")]
+    TooManyMembers,
+    /// All revision spaces are used.
+    #[error("no revision space is left")]
+    SpacesExhausted,
+}

@@ -1,0 +1,21 @@
+//! What concurrent versions of a key mean together: pure functions of the versions, of nothing else.
+//!
+//! The [`Window`] of a key holds its unsettled versions; its [`Outcome`] says what the key is. This module is public so
+//! that tests and benches can drive it without a replica.
+
+pub(crate) mod graph;
+pub(crate) mod object;
+pub(crate) mod outcome;
+pub(crate) mod rules;
+pub(crate) mod window;
+pub(crate) mod windows;
+
+pub use object::json::Json;
+pub use object::leaves::{assemble, flatten};
+pub use object::path::Path;
+pub use object::schema::Schema;
+pub use object::{Object, peek_node, peek_uid};
+pub use outcome::{Outcome, incarnation_of_put, replaces};
+pub use rules::{CounterRule, Rules};
+pub use window::{Settled, Version, Window};
+pub use windows::{KeyWindow, Windows};

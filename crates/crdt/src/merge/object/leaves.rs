@@ -1,0 +1,265 @@
+//! A Kubernetes object as one flat map from path to scalar, and back.
+//!
+//! Flat, because two replicas that both create `.status` must not make two different maps of which one is lost. What has
+//! no scalar of its own has a leaf that says it is there: an empty map or list, and an element of a keyed list; what lies
+//! under an absent element is dropped. The order of a keyed list or set is one leaf.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::json::Json;
+use super::path::{Path, Step};
+use super::schema::{Schema, Shape};
+
+/// Says that an element of a keyed list is there. No JSON text is like it.
+const PRESENT: &str = "+";
+
+/// Takes an object apart: tells each leaf's written path, its path, and its value: a canonical JSON text, or [`PRESENT`].
+pub fn flatten(object: &Json, schema: &Schema<'_>, tell: &mut impl FnMut(&str, &Path, String)) {
+    let mut flat = Flattening { schema, path: Path::default(), written: String::new(), tell };
+    if let Json::Map(map) = object {
+        flat.fields(map);
+    }
+}
+
+struct Flattening<'a, F> {
+    schema: &'a Schema<'a>,
+    path: Path,
+    /// The path as it is written.
+    written: String,
+    tell: &'a mut F,
+}
+
+impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
+    fn leaf(&mut self, text: String) {
+        (self.tell)(&self.written, &self.path, text);
+    }
+
+    /// One step down and back.
+    fn under(&mut self, step: Step, act: impl FnOnce(&mut Self)) {
+        let length = self.written.len();
+        step.write(&mut self.written);
+        self.path.push(step);
+        act(self);
+        self.path.pop();
+        self.written.truncate(length);
+    }
+
+    fn fields(&mut self, map: &BTreeMap<String, Json>) {
+        for (name, value) in map {
+            self.under(Step::Field(name.clone()), |flat| flat.value(value));
+        }
+    }
+
+    fn value(&mut self, value: &Json) {
+        match (value, self.schema.shape(&self.path)) {
+            (Json::Map(map), Shape::Plain | Shape::Keyed(_) | Shape::Set) if !map.is_empty() => self.fields(map),
+            (Json::List(list), Shape::Keyed(fields)) if !list.is_empty() => {
+                let keys: Option<Vec<String>> = list.iter().map(|item| element_key(item, fields)).collect();
+                self.elements(value, list, keys);
+            }
+            (Json::List(list), Shape::Set) if !list.is_empty() => {
+                let keys = list.iter().map(|item| match item {
+                    Json::Map(_) | Json::List(_) => None,
+                    scalar => Some(format!("={}", scalar.canonical())),
+                });
+                let keys = keys.collect();
+                self.elements(value, list, keys);
+            }
+            _ => self.leaf(value.canonical()),
+        }
+    }
+
+    /// The elements under their keys; as one value when some have no key, or the same.
+    fn elements(&mut self, whole: &Json, list: &[Json], keys: Option<Vec<String>>) {
+        let Some(keys) = keys.filter(|keys| is_unique(keys)) else { return self.leaf(whole.canonical()) };
+        for (item, key) in list.iter().zip(&keys) {
+            self.under(Step::Element(key.clone()), |flat| match item {
+                Json::Map(map) => {
+                    flat.leaf(PRESENT.to_owned());
+                    flat.fields(map);
+                }
+                scalar => flat.leaf(scalar.canonical()),
+            });
+        }
+        let order = Json::List(keys.into_iter().map(Json::String).collect()).canonical();
+        self.under(Step::Order, |flat| flat.leaf(order));
+    }
+}
+
+/// The key of an element: those of its key fields that it has, as `name="a",port=80`.
+fn element_key(item: &Json, fields: &[&str]) -> Option<String> {
+    let mut key = String::new();
+    for field in fields {
+        match item.get(field) {
+            None => continue,
+            Some(Json::Map(_) | Json::List(_)) => return None,
+            Some(scalar) => {
+                if !key.is_empty() {
+                    key.push(',');
+                }
+                key.push_str(field);
+                key.push('=');
+                scalar.write(&mut key);
+            }
+        }
+    }
+    (!key.is_empty()).then_some(key)
+}
+
+fn is_unique(keys: &[String]) -> bool {
+    let mut sorted: Vec<&String> = keys.iter().collect();
+    sorted.sort_unstable();
+    sorted.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// Puts an object together. Leaves that contradict each other (one replica made a list of what another made a map) are
+/// sorted out in a fixed way: a scalar stands over fields, fields over elements, any of them over "empty".
+pub fn assemble<'a>(leaves: impl Iterator<Item = (&'a Path, Cow<'a, str>)>) -> Json {
+    let mut root = Node::default();
+    for (path, text) in leaves {
+        let mut node = &mut root;
+        for step in path.steps() {
+            node = match step {
+                Step::Field(name) => node.fields.entry(name).or_default(),
+                Step::Element(key) => node.elements.entry(key).or_default(),
+                Step::Order => node.order.get_or_insert_default(),
+            };
+        }
+        node.text = Some(text);
+    }
+    let fields = root.fields.iter().filter_map(|(name, node)| Some(((*name).to_owned(), node.build()?)));
+    Json::Map(fields.collect())
+}
+
+/// A value that is being put together.
+#[derive(Default)]
+struct Node<'a> {
+    text: Option<Cow<'a, str>>,
+    fields: BTreeMap<&'a str, Node<'a>>,
+    elements: BTreeMap<&'a str, Node<'a>>,
+    order: Option<Box<Node<'a>>>,
+}
+
+impl Node<'_> {
+    fn build(&self) -> Option<Json> {
+        let own = self.text.as_ref().and_then(|text| Json::parse(text.as_bytes()));
+        let empty = match &own {
+            None | Some(Json::Null) => true,
+            Some(Json::Map(map)) => map.is_empty(),
+            Some(Json::List(list)) => list.is_empty(),
+            Some(_) => false,
+        };
+        if !empty {
+            return own;
+        }
+        let fields: BTreeMap<String, Json> =
+            self.fields.iter().filter_map(|(name, node)| Some(((*name).to_owned(), node.build()?))).collect();
+        if !fields.is_empty() {
+            return Some(Json::Map(fields));
+        }
+        let elements = self.build_elements();
+        if elements.is_empty() { own } else { Some(Json::List(elements)) }
+    }
+
+    fn build_elements(&self) -> Vec<Json> {
+        let order = self.order.as_ref().and_then(|order| Json::parse(order.text.as_ref()?.as_bytes()));
+        let order = match &order {
+            Some(Json::List(list)) => list.iter().filter_map(Json::as_str).collect(),
+            _ => vec![],
+        };
+        let rank = |key: &str| order.iter().position(|known| *known == key).unwrap_or(order.len());
+        let mut present: Vec<_> = self.elements.iter().filter(|(_, node)| node.text.is_some()).collect();
+        // Elements that the order does not know come last, by their keys.
+        present.sort_by_key(|(key, _)| (rank(key), **key));
+        present.into_iter().filter_map(|(_, node)| node.build()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge::rules::Rules;
+
+    type Leaves = BTreeMap<String, (Path, String)>;
+
+    fn leaves(text: &str) -> (Json, Leaves) {
+        let object = Json::parse(text.as_bytes()).expect("JSON");
+        let rules = Rules::default();
+        let mut flat = Leaves::new();
+        flatten(&object, &Schema::new("v1", "Pod", &rules), &mut |written, path, text| {
+            assert_eq!(path.to_string(), written);
+            flat.insert(written.to_owned(), (path.clone(), text));
+        });
+        (object, flat)
+    }
+
+    fn assembled(leaves: &Leaves) -> Json {
+        assemble(leaves.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))))
+    }
+
+    fn back(text: &str) -> Vec<(String, String)> {
+        let (object, flat) = leaves(text);
+        assert_eq!(assembled(&flat), object);
+        flat.into_iter().map(|(written, (_, text))| (written, text)).collect()
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn lists_are_keyed_where_kubernetes_says_so() {
+        assert_eq!(
+            back(
+                r#"{"status":{"conditions":[{"type":"Ready","n":1},{"type":"A"}]},"metadata":{"finalizers":["b","a"]}}"#
+            ),
+            pairs(&[
+                (r#".metadata.finalizers[="a"]"#, r#""a""#),
+                (r#".metadata.finalizers[="b"]"#, r#""b""#),
+                (r#".metadata.finalizers[]"#, r#"["=\"b\"","=\"a\""]"#),
+                (r#".status.conditions[]"#, r#"["type=\"Ready\"","type=\"A\""]"#),
+                (r#".status.conditions[type="A"]"#, "+"),
+                (r#".status.conditions[type="A"].type"#, r#""A""#),
+                (r#".status.conditions[type="Ready"]"#, "+"),
+                (r#".status.conditions[type="Ready"].n"#, "1"),
+                (r#".status.conditions[type="Ready"].type"#, r#""Ready""#),
+            ])
+        );
+    }
+
+    #[test]
+    fn empty_and_null_are_kept_apart_and_other_lists_are_one_value() {
+        assert_eq!(
+            back(r#"{"a":{},"b":[],"c":null,"d":[{"z":1,"y":[]}],"e":""}"#),
+            pairs(&[(".a", "{}"), (".b", "[]"), (".c", "null"), (".d", r#"[{"y":[],"z":1}]"#), (".e", r#""""#)])
+        );
+    }
+
+    #[test]
+    fn a_list_whose_keys_are_missing_or_double_is_one_value() {
+        for conditions in [r#"[{"x":1}]"#, r#"[{"type":"A"},{"type":"A"}]"#, "[1]", r#"[{"type":{}}]"#] {
+            let flat = back(&format!(r#"{{"status":{{"conditions":{conditions}}}}}"#));
+            assert_eq!(flat, pairs(&[(".status.conditions", conditions)]));
+        }
+    }
+
+    #[test]
+    fn what_lies_under_an_absent_element_is_dropped() {
+        let (_, mut flat) = leaves(r#"{"status":{"conditions":[{"type":"A","n":1},{"type":"B","n":2}]}}"#);
+        flat.remove(r#".status.conditions[type="A"]"#);
+        let merged = assembled(&flat).canonical();
+        assert_eq!(merged, r#"{"status":{"conditions":[{"n":2,"type":"B"}]}}"#);
+    }
+
+    #[test]
+    fn an_element_that_the_order_does_not_know_comes_last() {
+        let (_, mut flat) = leaves(r#"{"status":{"conditions":[{"type":"Z"},{"type":"B"}]}}"#);
+        let (_, more) = leaves(r#"{"status":{"conditions":[{"type":"A"}]}}"#);
+        let order = flat[".status.conditions[]"].clone();
+        flat.extend(more);
+        flat.insert(".status.conditions[]".to_owned(), order);
+        let merged = assembled(&flat).canonical();
+        assert_eq!(merged, r#"{"status":{"conditions":[{"type":"Z"},{"type":"B"},{"type":"A"}]}}"#);
+    }
+}

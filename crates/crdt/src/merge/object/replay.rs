@@ -1,0 +1,382 @@
+//! Versions of one object replayed into a document, and the merged object read from it.
+//!
+//! Each version becomes one change on top of its parents that makes the document at that point exactly its value. What a
+//! merge of several parents looked like to the version's writer need not be known for that: where the document sees it
+//! otherwise, the change says what the writer saw.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+
+use crate::merge::graph::Graph;
+use crate::merge::outcome::GivenUp;
+use crate::merge::rules::Rules;
+use crate::merge::window::Version;
+use crate::words::clock::Stamp;
+use crate::words::id::Dot;
+
+use super::Object;
+use super::document::{Document, DocumentError, Edit, Point, Scalar};
+use super::json::Json;
+use super::leaves;
+use super::path::{Path, Step};
+use super::schema::{Resolution, Schema};
+use super::shared::{self, Divided};
+
+/// Numbers beyond this are no counters: sums of them must not overflow.
+const COUNTER_MAX: i64 = 1 << 47;
+
+/// How many lost fields of one version are named.
+const NAMED_MAX: usize = 20;
+
+/// Concurrent objects merged.
+pub struct Merged {
+    /// The object, written canonically.
+    pub value: Bytes,
+    /// The fields whose concurrent value is not in it.
+    pub given_up: Vec<GivenUp>,
+    /// Whether it is a pod that the heads have bound to different nodes.
+    pub replaced: bool,
+}
+
+type Scalars = BTreeMap<String, Scalar>;
+
+/// A version in the document.
+struct Replayed {
+    scalars: Scalars,
+    edits: BTreeMap<String, Edit>,
+    /// Edits that only make the document say what the writer saw, and when what it saw was written. They are not the
+    /// writer's: whoever really edits such a leaf at the same time outdoes them.
+    seen: BTreeMap<String, Written>,
+    point: Point,
+}
+
+/// Merges versions of one object onto the value that all of them descend from (`None`: there was none that they are
+/// versions of). They are in causal order; their heads are merged.
+///
+/// # Errors
+/// When Automerge refuses; on every replica then.
+pub fn merge(
+    base: Option<&Object>,
+    versions: &[(&Version, Cow<'_, Object>)],
+    rules: &Rules,
+) -> Result<Option<Merged>, DocumentError> {
+    let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
+    let graph = Graph::of(&plain);
+    // An order that is the same everywhere, whatever order the versions arrived in.
+    let mut order: Vec<usize> = (0..versions.len()).collect();
+    order.sort_by_key(|&at| (graph.depth(at), plain[at].dot));
+    let versions: Vec<&(&Version, Cow<'_, Object>)> = order.iter().map(|&at| &versions[at]).collect();
+    let Some((_, first)) = versions.first() else { return Ok(None) };
+    let schema = first.schema(rules);
+    let all: Vec<&Json> = versions.iter().map(|(_, object)| &object.json).chain(base.map(|base| &base.json)).collect();
+    let Divided { shared, rests } = Divided::of(&all, &schema);
+    let (rests, base) = rests.split_at(versions.len());
+
+    let mut replay = Replay::new(base.first(), &schema)?;
+    replay.run(&versions, rests)?;
+    let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
+    let mut merged = replay.state(&heads, &versions)?;
+    let replaced = schema.is_pod() && replay.follow_node(&mut merged, &heads, &versions)?.is_some();
+    replay.clamp(&mut merged);
+    let merged = replay.assemble(&merged);
+    let given_up = replay.given_up(&merged, &versions);
+    let object = shared::join(shared, merged);
+    Ok(Some(Merged { value: Bytes::from(object.canonical()), given_up, replaced }))
+}
+
+fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
+    !versions[at + 1..].iter().any(|(later, _)| later.descends_from(versions[at].0.dot))
+}
+
+struct Replay<'a> {
+    schema: &'a Schema<'a>,
+    document: Document,
+    base: Scalars,
+    base_point: Point,
+    replayed: Vec<Replayed>,
+    /// All leaves that any version has edited.
+    touched: BTreeSet<String>,
+    /// Where every leaf lies, and how it is resolved.
+    leaves: HashMap<String, (Path, Resolution)>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(base: Option<&Json>, schema: &'a Schema<'a>) -> Result<Self, DocumentError> {
+        let mut leaves = HashMap::new();
+        let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
+        let (document, base_point) = Document::new(base.iter().map(|(key, scalar)| (key.clone(), scalar.clone())))?;
+        Ok(Self { schema, document, base, base_point, replayed: vec![], touched: BTreeSet::new(), leaves })
+    }
+
+    /// Replays the versions, of which `objects` tells what is not the same in all.
+    fn run(&mut self, versions: &[&(&Version, Cow<'_, Object>)], objects: &[Json]) -> Result<(), DocumentError> {
+        let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
+        let graph = Graph::of(&plain);
+        for (at, ((version, _), object)) in versions.iter().zip(objects).enumerate() {
+            let after = scalars(object, self.schema, &mut self.leaves);
+            let parents = graph.parents(at);
+            let mut seen = BTreeMap::new();
+            let edits = match parents {
+                [] => edits(&self.base, &after),
+                [parent] => edits(&self.replayed[*parent].scalars, &after),
+                _ => {
+                    let before = self.state(parents, versions)?;
+                    let edits = edits(&before, &after);
+                    seen = self.seen(before, &after, &edits, parents, versions)?;
+                    edits
+                }
+            };
+            let point = self.point(parents);
+            let changes = edits.iter().map(|(key, edit)| (key.as_str(), edit));
+            let point = self.document.commit(at, version.dot, &point, changes)?;
+            self.touched.extend(edits.keys().cloned());
+            self.replayed.push(Replayed { scalars: after, edits, seen, point });
+        }
+        Ok(())
+    }
+
+    /// Where these versions come together.
+    fn point(&self, parents: &[usize]) -> Point {
+        if parents.is_empty() {
+            return self.base_point.clone();
+        }
+        Point::join(parents.iter().map(|&at| &self.replayed[at].point))
+    }
+
+    /// The leaves where these versions come together.
+    fn state(&self, heads: &[usize], versions: &[&(&Version, Cow<'_, Object>)]) -> Result<Scalars, DocumentError> {
+        if let [head] = heads {
+            return Ok(self.replayed[*head].scalars.clone());
+        }
+        let point = self.point(heads);
+        let mut state = self.base.clone();
+        for key in &self.touched {
+            match self.leaf(key, &point, versions)? {
+                Some((_, scalar)) => state.insert(key.clone(), scalar),
+                None => state.remove(key),
+            };
+        }
+        Ok(state)
+    }
+
+    /// A leaf at that point, and when it was written.
+    fn leaf(
+        &self,
+        key: &str,
+        point: &Point,
+        versions: &[&(&Version, Cow<'_, Object>)],
+    ) -> Result<Option<(Written, Scalar)>, DocumentError> {
+        let resolution = self.leaves.get(key).map_or(Resolution::LastWriter, |(_, resolution)| *resolution);
+        let order = |writer: Option<usize>| {
+            let at = writer?;
+            self.replayed[at].seen.get(key).copied().unwrap_or_else(|| Some(versions[at].0.order()))
+        };
+        let values = self.document.values(key, point)?;
+        Ok(resolve(values.into_iter().map(|(writer, scalar)| (order(writer), scalar)).collect(), resolution))
+    }
+
+    /// Which of a version's edits say only what its writer saw where these parents come together: the status of a pod
+    /// that they have bound to different nodes.
+    fn seen(
+        &self,
+        mut before: Scalars,
+        after: &Scalars,
+        edits: &BTreeMap<String, Edit>,
+        parents: &[usize],
+        versions: &[&(&Version, Cow<'_, Object>)],
+    ) -> Result<BTreeMap<String, Written>, DocumentError> {
+        let mut seen = BTreeMap::new();
+        if !self.schema.is_pod() {
+            return Ok(seen);
+        }
+        let Some(stay) = self.follow_node(&mut before, parents, versions)? else { return Ok(seen) };
+        let point = self.point(&stay);
+        for key in edits.keys().filter(|key| before.get(*key) == after.get(*key)) {
+            seen.insert(key.clone(), self.leaf(key, &point, versions)?.and_then(|(written, _)| written));
+        }
+        Ok(seen)
+    }
+
+    /// The status of a pod that the heads have bound to different nodes is that of the node that it stays on: says which
+    /// heads bind it there.
+    fn follow_node(
+        &self,
+        merged: &mut Scalars,
+        heads: &[usize],
+        versions: &[&(&Version, Cow<'_, Object>)],
+    ) -> Result<Option<Vec<usize>>, DocumentError> {
+        let nodes: BTreeSet<&str> = heads.iter().filter_map(|&at| versions[at].1.node()).collect();
+        if nodes.len() < 2 {
+            return Ok(None);
+        }
+        let node = merged.get(".spec.nodeName").cloned();
+        let stay: Vec<usize> = heads
+            .iter()
+            .copied()
+            .filter(|&at| self.replayed[at].scalars.get(".spec.nodeName") == node.as_ref())
+            .collect();
+        let of_status = |key: &str| self.leaves.get(key).is_some_and(|(path, _)| path.begins_with(&["status"]));
+        merged.retain(|key, _| !of_status(key));
+        merged.extend(self.state(&stay, versions)?.into_iter().filter(|(key, _)| of_status(key)));
+        Ok(Some(stay))
+    }
+
+    /// Raises counters to their minimum.
+    fn clamp(&self, merged: &mut Scalars) {
+        for (key, scalar) in merged {
+            if let (Scalar::Counter(sum), Some((_, Resolution::Counter { minimum: Some(minimum) }))) =
+                (scalar, self.leaves.get(key))
+            {
+                *sum = (*sum).max(*minimum);
+            }
+        }
+    }
+
+    fn assemble(&self, merged: &Scalars) -> Json {
+        leaves::assemble(merged.iter().filter_map(|(key, scalar)| {
+            let text = match scalar {
+                Scalar::Text(text) => Cow::Borrowed(text.as_str()),
+                Scalar::Counter(number) => Cow::Owned(number.to_string()),
+            };
+            Some((&self.leaves.get(key)?.0, text))
+        }))
+    }
+
+    /// The edits that no later version saw and that are not in the outcome.
+    fn given_up(&self, object: &Json, versions: &[&(&Version, Cow<'_, Object>)]) -> Vec<GivenUp> {
+        let mut last: HashMap<&str, String> = HashMap::new();
+        leaves::flatten(object, self.schema, &mut |key, _, text| {
+            if let Some(key) = self.touched.get(key) {
+                last.insert(key, text);
+            }
+        });
+        let mut lost: BTreeMap<Dot, Vec<&str>> = BTreeMap::new();
+        for (at, replayed) in self.replayed.iter().enumerate() {
+            let dot = versions[at].0.dot;
+            for key in replayed.edits.keys().filter(|key| !replayed.seen.contains_key(*key)) {
+                let Some((path, resolution)) = self.leaves.get(key) else { continue };
+                let is_order = matches!(path.steps().last(), Some(Step::Order));
+                let wanted = match replayed.scalars.get(key) {
+                    Some(Scalar::Counter(_)) => continue,
+                    Some(Scalar::Text(text)) => Some(text.as_str()),
+                    None => None,
+                };
+                let got = last.get(key.as_str()).map(String::as_str);
+                // That an empty map is not empty any more is no loss, nor is a place in a list.
+                let is_empty = matches!(wanted, Some("{}" | "[]")) && got.is_none();
+                if is_order || is_empty || wanted == got || matches!(resolution, Resolution::Counter { .. }) {
+                    continue;
+                }
+                let seen = self.replayed.iter().zip(versions).skip(at + 1);
+                let seen = seen.filter(|(later, _)| later.edits.contains_key(key)).any(|(_, v)| v.0.descends_from(dot));
+                if !seen {
+                    lost.entry(dot).or_default().push(key);
+                }
+            }
+        }
+        lost.into_iter().map(|(dot, keys)| GivenUp { dot, what: named(&keys) }).collect()
+    }
+}
+
+fn named(keys: &[&str]) -> String {
+    let mut what = keys[..keys.len().min(NAMED_MAX)].join(", ");
+    if keys.len() > NAMED_MAX {
+        what.push_str(&format!(" and {} more", keys.len() - NAMED_MAX));
+    }
+    what
+}
+
+/// An object's leaves as scalars; where they lie is noted beside.
+fn scalars(object: &Json, schema: &Schema<'_>, known: &mut HashMap<String, (Path, Resolution)>) -> Scalars {
+    let mut scalars = Scalars::new();
+    leaves::flatten(object, schema, &mut |key, path, text| {
+        let resolution = match known.get(key) {
+            Some((_, resolution)) => *resolution,
+            None => {
+                let resolution = schema.resolution(path);
+                known.insert(key.to_owned(), (path.clone(), resolution));
+                resolution
+            }
+        };
+        let counter = matches!(resolution, Resolution::Counter { .. }).then(|| count(&text)).flatten();
+        scalars.insert(key.to_owned(), counter.map_or(Scalar::Text(text), Scalar::Counter));
+    });
+    scalars
+}
+
+/// The number that a counter can hold, if the text is one that would be written so.
+fn count(text: &str) -> Option<i64> {
+    let number: i64 = text.parse().ok()?;
+    ((-COUNTER_MAX..=COUNTER_MAX).contains(&number) && number.to_string() == text).then_some(number)
+}
+
+/// What makes `after` of `before`.
+fn edits(before: &Scalars, after: &Scalars) -> BTreeMap<String, Edit> {
+    let mut edits = BTreeMap::new();
+    for (key, scalar) in after {
+        let edit = match (before.get(key), scalar) {
+            (Some(old), new) if old == new => continue,
+            (Some(Scalar::Counter(old)), Scalar::Counter(new)) => Edit::Add(new - old),
+            (_, new) => Edit::Put(new.clone()),
+        };
+        edits.insert(key.clone(), edit);
+    }
+    edits.extend(before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Edit::Delete)));
+    edits
+}
+
+/// When and in which entry a leaf was written; `None`: it is the base's.
+type Written = Option<(Stamp, Dot)>;
+
+/// One of several concurrent values.
+fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option<(Written, Scalar)> {
+    let counter = |scalar: &Scalar| match scalar {
+        Scalar::Counter(number) => Some(*number),
+        Scalar::Text(_) => None,
+    };
+    if values.iter().all(|(_, scalar)| counter(scalar).is_some()) {
+        return values.into_iter().max_by_key(|(_, scalar)| counter(scalar));
+    }
+    values.retain(|(_, scalar)| counter(scalar).is_none());
+    match resolution {
+        Resolution::LastWriter | Resolution::Counter { .. } => values.into_iter().max_by_key(|(written, _)| *written),
+        Resolution::FirstWriter => values.into_iter().min_by_key(|(written, _)| *written),
+        Resolution::LeaderElection => {
+            values.into_iter().max_by_key(|(written, scalar)| (Claim::read(scalar), *written))
+        }
+    }
+}
+
+/// A claim to be leader, as `spec` of a Lease; the greatest stands.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    /// How often leadership changed hands: who knows of more of it knows more.
+    transitions: i64,
+    /// Who was there first.
+    acquired: std::cmp::Reverse<String>,
+    /// Only to tell claims apart that are equal otherwise.
+    holder: std::cmp::Reverse<String>,
+    /// Of one and the same claim the one renewed last.
+    renewed: String,
+}
+
+impl Claim {
+    fn read(scalar: &Scalar) -> Option<Self> {
+        let Scalar::Text(text) = scalar else { return None };
+        let spec = Json::parse(text.as_bytes())?;
+        let text = |field: &str| spec.get(field).and_then(Json::as_str).map(str::to_owned);
+        let transitions = match spec.get("leaseTransitions") {
+            Some(Json::Number(number)) => number.parse().unwrap_or(0),
+            _ => 0,
+        };
+        Some(Self {
+            transitions,
+            // A claim that does not say since when is the latest.
+            acquired: std::cmp::Reverse(text("acquireTime").unwrap_or_else(|| char::MAX.to_string())),
+            holder: std::cmp::Reverse(text("holderIdentity").unwrap_or_default()),
+            renewed: text("renewTime").unwrap_or_default(),
+        })
+    }
+}

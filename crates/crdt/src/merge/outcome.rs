@@ -1,0 +1,283 @@
+//! What concurrent versions of a key mean together: a pure function of a base and the versions on top of it.
+//!
+//! The rules are applied to all heads at once, never pairwise, so no order of arrival can show:
+//! 1. heads of dead incarnations are dropped: a delete kills every incarnation it saw, an expiry none that was put
+//!    concurrently;
+//! 2. of several live incarnations the one created first stays under the Kubernetes prefix, elsewhere the one created
+//!    last;
+//! 3. one head left is the outcome; Kubernetes objects are merged field by field; else the last writer wins.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use crate::entry::ChangeKind;
+use crate::merge::graph::{self, Graph};
+use crate::merge::object::{self, Object, replay};
+use crate::merge::rules::Rules;
+use crate::merge::window::{self, Live, Version};
+use crate::replica::members;
+use crate::store::index::Incarnation;
+use crate::store::system;
+use crate::words::id::Dot;
+use crate::words::key::Keyspace;
+
+/// What a key is, and how that was decided.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// What the key holds; `None` when it is not there.
+    pub live: Option<Live>,
+    /// The rule that decided between concurrent versions; `None` when there were none.
+    pub rule: Option<Rule>,
+    /// What of the concurrent versions is not in the outcome.
+    pub given_up: Vec<GivenUp>,
+    /// Whether the versions disagreed about something that names a life of the object beside its incarnation (the node
+    /// of a pod). See [`replaces`].
+    pub replaced: bool,
+}
+
+impl Outcome {
+    /// The outcome where nothing was concurrent.
+    pub fn fast_forward(live: Option<Live>) -> Self {
+        Self { live, rule: None, given_up: vec![], replaced: false }
+    }
+}
+
+/// Which rule decided between concurrent versions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    /// A delete took the incarnations it saw with it.
+    DeletedIncarnation,
+    /// A put outlived a delete that did not see its incarnation, or an expiry that was concurrent with it.
+    OutlivedDelete,
+    /// Of several incarnations the one created first.
+    CreatedFirst,
+    /// Of several incarnations the one created last.
+    CreatedLast,
+    /// Kubernetes objects merged field by field.
+    FieldMerge,
+    /// The last writer.
+    LastWriter,
+    /// Of several grants of one lease the longest.
+    LongestLease,
+    /// Of several births that were announced of one member none.
+    ContestedBirth,
+}
+
+/// Something that a concurrent version wanted and did not get.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct GivenUp {
+    /// The version.
+    pub dot: Dot,
+    /// What of it, for people: "its whole value", or field paths.
+    pub what: String,
+}
+
+impl GivenUp {
+    fn whole(version: &Version) -> Self {
+        let what = match version.kind {
+            ChangeKind::Put { .. } => "its whole value",
+            ChangeKind::Delete => "its delete",
+            ChangeKind::Expire => "its expiry",
+        };
+        Self { dot: version.dot, what: what.to_owned() }
+    }
+}
+
+/// Whether a replica that showed `before` must show `after` as a delete and then a create: another life of the key, or
+/// another node of a pod (a scheduler exits when it sees a bound pod move).
+pub fn replaces(rules: &Rules, keyspace: Keyspace, key: &[u8], before: &Live, after: &Live) -> bool {
+    if before.incarnation != after.incarnation {
+        return true;
+    }
+    if !rules.is_kubernetes(keyspace, key) || before.value == after.value {
+        return false;
+    }
+    let nodes = object::peek_node(&before.value).zip(object::peek_node(&after.value));
+    nodes.is_some_and(|(before, after)| before != after)
+}
+
+/// The life that a put belongs to, as its origin computes it: `own` (named by the entry that it is in) when the key is
+/// not there or the put changes a Kubernetes object's `metadata.uid`, else the present one.
+pub fn incarnation_of_put(
+    rules: &Rules,
+    keyspace: Keyspace,
+    key: &[u8],
+    before: Option<&Live>,
+    value: &[u8],
+    own: Incarnation,
+) -> Incarnation {
+    let Some(live) = before else { return own };
+    if !rules.is_kubernetes(keyspace, key) || live.value == value {
+        return live.incarnation;
+    }
+    match (object::peek_uid(&live.value), object::peek_uid(value)) {
+        (Some(old), Some(new)) if old != new => own,
+        _ => live.incarnation,
+    }
+}
+
+/// Merges concurrent versions onto the value that all of them descend from. The versions are one segment of a window,
+/// ancestors before descendants.
+pub(crate) fn merge(
+    base: Option<&Live>,
+    versions: &[Version],
+    rules: &Rules,
+    keyspace: Keyspace,
+    key: &[u8],
+) -> Outcome {
+    let mut outcome = decide(base, versions, rules, keyspace, key);
+    // The versions are in the order in which they arrived, which must not show.
+    outcome.given_up.sort_unstable();
+    outcome
+}
+
+fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
+    let heads: Vec<&Version> = window::heads(versions).collect();
+    let dead = dead(base, versions);
+    let mut given_up = vec![];
+    let mut live = vec![];
+    let mut killed = false;
+    for &head in &heads {
+        match head.kind {
+            ChangeKind::Put { .. } if dead.contains(&head.incarnation) => {
+                killed = true;
+                given_up.push(GivenUp::whole(head));
+            }
+            ChangeKind::Put { .. } => live.push(head),
+            ChangeKind::Delete | ChangeKind::Expire => {}
+        }
+    }
+    if live.is_empty() {
+        return Outcome { live: None, rule: Some(Rule::DeletedIncarnation), given_up, replaced: false };
+    }
+    // An expiry that a put revived was given up; a delete did what it was to do.
+    given_up.extend(heads.iter().filter(|head| head.kind == ChangeKind::Expire).map(|head| GivenUp::whole(head)));
+    let rule = if killed { Rule::DeletedIncarnation } else { Rule::OutlivedDelete };
+    if keyspace == Keyspace::System {
+        return system_outcome(key, &live, rule, given_up);
+    }
+    let incarnations: BTreeSet<Incarnation> = live.iter().map(|head| head.incarnation).collect();
+    let kubernetes = rules.is_kubernetes(keyspace, key);
+    let (Some(&first), Some(&last)) = (incarnations.first(), incarnations.last()) else {
+        return Outcome { live: None, rule: Some(rule), given_up, replaced: false };
+    };
+    let (stays, rule) = match incarnations.len() {
+        1 => (first, rule),
+        _ if kubernetes => (first, Rule::CreatedFirst),
+        _ => (last, Rule::CreatedLast),
+    };
+    live.retain(|head| {
+        let stays = head.incarnation == stays;
+        if !stays {
+            given_up.push(GivenUp::whole(head));
+        }
+        stays
+    });
+    if let [head] = live[..] {
+        return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
+    }
+    if kubernetes && let Some(merged) = fields(base, versions, &live, rules) {
+        given_up.extend(merged.given_up);
+        let value = Some(joined(&live, merged.value, stays));
+        return Outcome { live: value, rule: Some(Rule::FieldMerge), given_up, replaced: merged.replaced };
+    }
+    last_writer(&live, |_| 0, Rule::LastWriter, given_up)
+}
+
+/// The heads, all of one incarnation, merged field by field; `None` when they are not all objects of one kind.
+fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: &Rules) -> Option<replay::Merged> {
+    let object = |version: &Version| match &version.kind {
+        ChangeKind::Put { value, .. } => Object::parse(value),
+        ChangeKind::Delete | ChangeKind::Expire => None,
+    };
+    let mut of_heads = Vec::with_capacity(heads.len());
+    for head in heads {
+        of_heads.push((head.dot, object(head)?));
+    }
+    let (incarnation, (_, first)) = (heads.first()?.incarnation, of_heads.first()?);
+    if !of_heads.iter().all(|(_, head)| head.is_like(first)) {
+        return None;
+    }
+    let ancestry: Vec<&Version> =
+        versions.iter().filter(|v| heads.iter().any(|head| head.dot == v.dot || head.descends_from(v.dot))).collect();
+    let graph = Graph::of(&ancestry);
+    // A run counts as its last version, so that leaving its middle out changes nothing. What is not of this life of the
+    // object, or not readable, is no version of its fields.
+    let middles = graph::middles(&graph, &ancestry, base, true);
+    let read = |v: &Version| match of_heads.iter().find(|(dot, _)| *dot == v.dot) {
+        Some((_, object)) => Some(Cow::Borrowed(object)),
+        None => object(v).filter(|object| object.is_like(first)).map(Cow::Owned),
+    };
+    let replayed: Vec<(&Version, Cow<'_, Object>)> = ancestry
+        .iter()
+        .zip(middles)
+        .filter(|(v, middle)| v.incarnation == incarnation && !middle)
+        .filter_map(|(v, _)| Some((*v, read(v)?)))
+        .collect();
+    let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| Object::parse(&base.value));
+    let base = base.filter(|base| base.is_like(first));
+    // Were Automerge to refuse, it would on every replica: the last writer wins then.
+    replay::merge(base.as_ref(), &replayed, rules).ok().flatten()
+}
+
+/// The incarnations that a delete among these versions saw.
+fn dead(base: Option<&Live>, versions: &[Version]) -> BTreeSet<Incarnation> {
+    let mut dead = BTreeSet::new();
+    // A delete saw all that the deletes below it saw: the topmost are enough.
+    let mut topmost: Vec<&Version> = vec![];
+    for delete in versions.iter().rev().filter(|v| v.kind == ChangeKind::Delete) {
+        if topmost.iter().any(|above| above.descends_from(delete.dot)) {
+            continue;
+        }
+        topmost.push(delete);
+        dead.insert(delete.incarnation);
+        dead.extend(base.map(|base| base.incarnation));
+        dead.extend(versions.iter().filter(|v| delete.descends_from(v.dot)).map(|v| v.incarnation));
+    }
+    dead
+}
+
+/// In the system keyspace the last writer wins, whatever the incarnation; of one lease granted twice the longest stays. Of two
+/// births of one member nobody but itself can say which is the later: until it does, it counts under none.
+fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<GivenUp>) -> Outcome {
+    if let [head] = live[..] {
+        return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
+    }
+    match system::SystemKey::decode(key) {
+        Some(system::SystemKey::Lease(_)) => {
+            let ttl = |value: &Bytes| system::lease_ttl(value).unwrap_or(0);
+            last_writer(live, ttl, Rule::LongestLease, given_up)
+        }
+        Some(system::SystemKey::Birth(_)) if live.iter().any(|head| head.kind != live[0].kind) => {
+            let mut outcome = last_writer(live, |_| 0, Rule::ContestedBirth, given_up);
+            if let Some(live) = &mut outcome.live {
+                live.value = members::birth_value(members::CONTESTED);
+            }
+            outcome
+        }
+        _ => last_writer(live, |_| 0, Rule::LastWriter, given_up),
+    }
+}
+
+/// Several heads, of which one stays: the one of the highest weight, then the last written.
+fn last_writer(live: &[&Version], weight: impl Fn(&Bytes) -> i64, rule: Rule, mut given_up: Vec<GivenUp>) -> Outcome {
+    let weigh = |head: &Version| match &head.kind {
+        ChangeKind::Put { value, .. } => (weight(value), head.order()),
+        ChangeKind::Delete | ChangeKind::Expire => (i64::MIN, head.order()),
+    };
+    let Some(winner) = live.iter().max_by_key(|head| weigh(head)) else {
+        return Outcome { live: None, rule: Some(rule), given_up, replaced: false };
+    };
+    given_up.extend(live.iter().filter(|head| head.dot != winner.dot).map(|head| GivenUp::whole(head)));
+    let value = winner.live().map(|won| joined(live, won.value, won.incarnation));
+    Outcome { live: value, rule: Some(rule), given_up, replaced: false }
+}
+
+/// A value of several heads: one version above all of them, with the lease of the last writer.
+fn joined(live: &[&Version], value: Bytes, incarnation: Incarnation) -> Live {
+    let version = live.iter().map(|head| head.version).max().unwrap_or(0).saturating_add(1);
+    let last = live.iter().max_by_key(|head| head.order()).and_then(|head| head.live());
+    Live { value, lease: last.and_then(|live| live.lease), version, incarnation }
+}

@@ -1,0 +1,239 @@
+//! A key's window: the versions of it that not every member is known to have, on top of what is settled.
+//!
+//! **Ancestry** is read from version vectors. A **common point** is a causal prefix of the window that every later
+//! version descends from. Common points lie inside each other, so they cut the window into **segments**: a segment is
+//! merged onto the outcome of all segments before it, and nothing else. That makes the outcome independent of how many of
+//! the leading segments were folded into the base already. A segment of one version is a fast-forward; a longer one
+//! always has several heads.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::entry::ChangeKind;
+use crate::merge::graph::{self, Graph};
+use crate::merge::outcome::{self, Outcome};
+use crate::merge::rules::Rules;
+use crate::store::index::Incarnation;
+use crate::words::clock::Stamp;
+use crate::words::id::{Dot, LeaseId};
+use crate::words::key::Keyspace;
+use crate::words::vector::VersionVector;
+
+/// One version of a key as its window keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Version {
+    /// The entry it was part of.
+    pub dot: Dot,
+    /// That entry's stamp.
+    pub stamp: Stamp,
+    /// All that its origin had applied besides its own entries.
+    pub deps: Arc<VersionVector>,
+    /// What was done to the key.
+    pub kind: ChangeKind,
+    /// The version number that its origin gave it; 0 for a delete.
+    pub version: i64,
+    /// The life of the key it belongs to, as its origin computed it; for a delete the one it ended.
+    pub incarnation: Incarnation,
+}
+
+impl Version {
+    /// Whether this version descends from the entry of that name.
+    pub fn descends_from(&self, ancestor: Dot) -> bool {
+        if ancestor.origin == self.dot.origin { ancestor.seq < self.dot.seq } else { self.deps.contains(ancestor) }
+    }
+
+    /// What this version alone makes of the key.
+    pub fn live(&self) -> Option<Live> {
+        match &self.kind {
+            ChangeKind::Put { value, lease } => {
+                Some(Live { value: value.clone(), lease: *lease, version: self.version, incarnation: self.incarnation })
+            }
+            ChangeKind::Delete | ChangeKind::Expire => None,
+        }
+    }
+
+    /// The order in which the last writer wins.
+    pub fn order(&self) -> (Stamp, Dot) {
+        (self.stamp, self.dot)
+    }
+}
+
+/// What a key that is there holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Live {
+    /// The value.
+    pub value: Bytes,
+    /// The lease it hangs on.
+    pub lease: Option<LeaseId>,
+    /// etcd's version number: how often it was written in this life, on the longest path.
+    pub version: i64,
+    /// The present life of the key.
+    pub incarnation: Incarnation,
+}
+
+/// The unsettled versions of a key, and what is settled below them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Window {
+    base: Option<Live>,
+    /// In an order in which ancestors come before their descendants.
+    versions: Vec<Version>,
+    /// Where each segment begins in `versions`; ascending, the first is 0.
+    segments: Vec<usize>,
+}
+
+impl Window {
+    /// A window without versions on top of a settled value; `None` when the key is settled as not there.
+    pub fn new(base: Option<Live>) -> Self {
+        Self { base, versions: vec![], segments: vec![] }
+    }
+
+    /// The settled value below the versions.
+    pub fn base(&self) -> Option<&Live> {
+        self.base.as_ref()
+    }
+
+    /// The versions, ancestors before descendants.
+    pub fn versions(&self) -> &[Version] {
+        &self.versions
+    }
+
+    /// Whether nothing is unsettled: the base is what the key is.
+    pub fn is_empty(&self) -> bool {
+        self.versions.is_empty()
+    }
+
+    /// Whether every version descends from the one before it: nothing was concurrent.
+    pub fn is_chain(&self) -> bool {
+        self.segments.len() == self.versions.len()
+    }
+
+    /// Adds a version. Those of its ancestors that belong into the window must be there already, it must not be there
+    /// itself, and it must descend from everything that is settled.
+    pub fn add(&mut self, version: Version) {
+        debug_assert!(!self.versions.last().is_some_and(|v| v.descends_from(version.dot)), "a descendant came first");
+        let mut begin = self.versions.len();
+        while let Some(&last) = self.segments.last() {
+            if self.versions[last..begin].iter().all(|v| version.descends_from(v.dot)) {
+                break;
+            }
+            begin = last;
+            self.segments.pop();
+        }
+        self.segments.push(begin);
+        self.versions.push(version);
+    }
+
+    /// The versions that no other descends from.
+    pub fn heads(&self) -> impl Iterator<Item = &Version> {
+        heads(self.last_segment())
+    }
+
+    /// What the key is: a function of the versions alone.
+    pub fn outcome(&self, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
+        self.outcome_of(self.segments.len(), rules, keyspace, key)
+    }
+
+    /// Folds into the base the largest causal prefix that lies under the floor (what every member is known to have)
+    /// and that all other versions descend from. Changes no outcome.
+    pub fn settle(&mut self, floor: &VersionVector, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Settled {
+        let count = self.settled_segments(floor);
+        if count == 0 {
+            return Settled::default();
+        }
+        let base = self.outcome_of(count, rules, keyspace, key).live;
+        self.fold(count, base)
+    }
+
+    /// The same where it is known what the key was after so many of the versions: nothing is merged.
+    pub fn settle_known(&mut self, floor: &VersionVector, base: impl FnOnce(usize) -> Option<Live>) -> Settled {
+        let count = self.settled_segments(floor);
+        if count == 0 {
+            return Settled::default();
+        }
+        let base = base(self.segment(count - 1).end);
+        self.fold(count, base)
+    }
+
+    /// How many segments end at or before the first version above the floor.
+    fn settled_segments(&self, floor: &VersionVector) -> usize {
+        let unsettled = self.versions.iter().position(|v| !floor.contains(v.dot)).unwrap_or(self.versions.len());
+        (0..self.segments.len()).take_while(|&i| self.segment(i).end <= unsettled).count()
+    }
+
+    fn fold(&mut self, count: usize, base: Option<Live>) -> Settled {
+        let end = self.segment(count - 1).end;
+        self.base = base;
+        self.segments.drain(..count);
+        self.segments.iter_mut().for_each(|begin| *begin -= end);
+        Settled { dots: self.versions.drain(..end).map(|v| v.dot).collect() }
+    }
+
+    /// Takes out those middles of runs that may go (that were never offered to anybody: no version elsewhere can stand on
+    /// them): all but the last version of a run, but for its last delete, which tells what it killed, and for versions
+    /// that alter a field that is set once. Changes no outcome. Returns what was taken out, in order.
+    pub fn drop_middles(
+        &mut self,
+        rules: &Rules,
+        keyspace: Keyspace,
+        key: &[u8],
+        droppable: impl Fn(Dot) -> bool,
+    ) -> Vec<Dot> {
+        let all: Vec<&Version> = self.versions.iter().collect();
+        let graph = Graph::of(&all);
+        let middles = graph::middles(&graph, &all, self.base.as_ref(), rules.is_kubernetes(keyspace, key));
+        let repeated = graph::repeated_deletes(&graph, &all);
+        let goes =
+            |at: usize| middles[at] && (repeated[at] || all[at].kind != ChangeKind::Delete) && droppable(all[at].dot);
+        let gone: Vec<bool> = (0..all.len()).map(goes).collect();
+        let mut dropped = vec![];
+        let versions = std::mem::take(&mut self.versions);
+        self.segments.clear();
+        for (version, gone) in versions.into_iter().zip(gone) {
+            if gone {
+                dropped.push(version.dot);
+            } else {
+                self.add(version);
+            }
+        }
+        dropped
+    }
+
+    /// Where that segment lies.
+    fn segment(&self, index: usize) -> std::ops::Range<usize> {
+        self.segments[index]..self.segments.get(index + 1).copied().unwrap_or(self.versions.len())
+    }
+
+    fn last_segment(&self) -> &[Version] {
+        self.segments.last().map_or(&[], |&begin| &self.versions[begin..])
+    }
+
+    /// The outcome of the first `count` segments.
+    fn outcome_of(&self, count: usize, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
+        // A segment of one version does not look at what is below it: start at the last such one.
+        let start = (0..count).rev().find(|&i| self.segment(i).len() == 1);
+        let mut outcome = match start {
+            Some(i) => Outcome::fast_forward(self.versions[self.segments[i]].live()),
+            None => Outcome::fast_forward(self.base.clone()),
+        };
+        for i in start.map_or(0, |i| i + 1)..count {
+            outcome = outcome::merge(outcome.live.as_ref(), &self.versions[self.segment(i)], rules, keyspace, key);
+        }
+        outcome
+    }
+}
+
+/// What a settling took out of a window.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settled {
+    /// The versions that are in the base now, ancestors before descendants.
+    pub dots: Vec<Dot>,
+}
+
+/// The versions among these that no other of them descends from.
+pub(crate) fn heads(versions: &[Version]) -> impl Iterator<Item = &Version> {
+    versions.iter().enumerate().filter_map(|(i, version)| {
+        let below = versions[i + 1..].iter().any(|later| later.descends_from(version.dot));
+        (!below).then_some(version)
+    })
+}

@@ -1,0 +1,204 @@
+//! The windows of all keys that have unsettled versions, and which records of the journal they rest on.
+//!
+//! The versions of a window stand in the order in which they were applied here. What settles is always a leading part of
+//! that order: whatever came later descends from it. So the base of a window is what the key was here just after the last
+//! settled version, and a restart finds it in the journal without merging anything.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::merge::rules::Rules;
+use crate::merge::window::{Live, Settled, Version, Window};
+use crate::words::id::Dot;
+use crate::words::key::{Key, Keyspace};
+use crate::words::vector::VersionVector;
+
+/// A key's window with the records that hold what it rests on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyWindow {
+    /// The versions.
+    pub window: Window,
+    /// Journal number of the record that holds the base; zero when the key is not there in the base.
+    pub base_number: u64,
+    /// The same for what the key was after each of the versions.
+    numbers: Vec<(Dot, u64)>,
+}
+
+/// All windows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Windows {
+    client: BTreeMap<Key, KeyWindow>,
+    system: BTreeMap<Key, KeyWindow>,
+    /// How many windows have their base in that record.
+    bases: BTreeMap<u64, u32>,
+}
+
+impl Windows {
+    fn of(&self, keyspace: Keyspace) -> &BTreeMap<Key, KeyWindow> {
+        match keyspace {
+            Keyspace::Client => &self.client,
+            Keyspace::System => &self.system,
+        }
+    }
+
+    fn of_mut(&mut self, keyspace: Keyspace) -> &mut BTreeMap<Key, KeyWindow> {
+        match keyspace {
+            Keyspace::Client => &mut self.client,
+            Keyspace::System => &mut self.system,
+        }
+    }
+
+    /// How many keys have unsettled versions.
+    pub fn len(&self) -> usize {
+        self.client.len() + self.system.len()
+    }
+
+    /// Whether everything is settled.
+    pub fn is_empty(&self) -> bool {
+        self.client.is_empty() && self.system.is_empty()
+    }
+
+    /// A key's window.
+    pub fn get(&self, keyspace: Keyspace, key: &[u8]) -> Option<&KeyWindow> {
+        self.of(keyspace).get(key)
+    }
+
+    /// All windows, client keys first, keys in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Keyspace, &Key, &KeyWindow)> {
+        let client = self.client.iter().map(|(key, window)| (Keyspace::Client, key, window));
+        client.chain(self.system.iter().map(|(key, window)| (Keyspace::System, key, window)))
+    }
+
+    /// The keys behind one (`None`: all) that have a window, in order.
+    pub fn keys_behind<'a>(
+        &'a self,
+        keyspace: Keyspace,
+        after: Option<&Key>,
+    ) -> impl Iterator<Item = &'a Key> + use<'a> {
+        let behind = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.of(keyspace).range((behind, Bound::Unbounded)).map(|(key, _)| key)
+    }
+
+    /// Makes sure that there is a window; `base` tells what the key is, and in which record, when there is none yet.
+    pub fn open(&mut self, keyspace: Keyspace, key: &Key, base: impl FnOnce() -> (Option<Live>, u64)) {
+        if self.of(keyspace).contains_key(key) {
+            return;
+        }
+        let (base, base_number) = base();
+        *self.bases.entry(base_number).or_default() += 1;
+        let window = KeyWindow { window: Window::new(base), base_number, numbers: vec![] };
+        self.of_mut(keyspace).insert(key.clone(), window);
+    }
+
+    /// Adds a version to an open window.
+    pub fn add(&mut self, keyspace: Keyspace, key: &[u8], version: Version) -> Option<&Window> {
+        let open = self.of_mut(keyspace).get_mut(key)?;
+        open.window.add(version);
+        Some(&open.window)
+    }
+
+    /// Notes in which record stands what the key is after the newest version; zero when it is not there.
+    pub fn note(&mut self, keyspace: Keyspace, key: &[u8], number: u64) {
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
+        if let Some(newest) = open.window.versions().last() {
+            open.numbers.push((newest.dot, number));
+        }
+    }
+
+    /// Settles one window; tells which record it no longer rests on, if any, and whether some of its versions lie under
+    /// the floor and could not be settled yet.
+    pub fn settle(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        floor: &VersionVector,
+        rules: &Rules,
+    ) -> (Option<u64>, bool) {
+        self.settle_by(keyspace, key, floor, |open| {
+            let settled = open.window.settle(floor, rules, keyspace, key);
+            let last = settled.dots.len().checked_sub(1).and_then(|last| open.numbers.get(last));
+            (last.map_or(0, |(_, number)| *number), settled)
+        })
+    }
+
+    /// The same at start-up, where the journal says what the key was after so many of the versions.
+    pub fn settle_known(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        floor: &VersionVector,
+        base: impl FnOnce(usize) -> (Option<Live>, u64),
+    ) -> bool {
+        let (_, lingers) = self.settle_by(keyspace, key, floor, |open| {
+            let mut base_number = 0;
+            let settled = open.window.settle_known(floor, |count| {
+                let (base, number) = base(count);
+                base_number = number;
+                base
+            });
+            (base_number, settled)
+        });
+        lingers
+    }
+
+    /// `settle` settles what it can of a window, and tells which record holds its base then.
+    fn settle_by(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        floor: &VersionVector,
+        settle: impl FnOnce(&mut KeyWindow) -> (u64, Settled),
+    ) -> (Option<u64>, bool) {
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
+        let old = open.base_number;
+        if open.window.versions().iter().all(|version| floor.contains(version.dot)) {
+            // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
+            self.of_mut(keyspace).remove(key);
+            return (self.release(old), false);
+        }
+        let (new, settled) = settle(open);
+        let lingers = open.window.versions().iter().any(|version| floor.contains(version.dot));
+        let count = settled.dots.len();
+        if count == 0 {
+            return (None, lingers);
+        }
+        open.base_number = new;
+        open.numbers.drain(..count.min(open.numbers.len()));
+        *self.bases.entry(new).or_default() += 1;
+        (self.release(old), lingers)
+    }
+
+    fn release(&mut self, number: u64) -> Option<u64> {
+        let count = self.bases.get_mut(&number)?;
+        *count -= 1;
+        if *count > 0 {
+            return None;
+        }
+        self.bases.remove(&number);
+        (number > 0).then_some(number)
+    }
+
+    /// Leaves versions out of the middles of runs; tells which.
+    pub fn drop_middles(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        rules: &Rules,
+        droppable: impl Fn(Dot) -> bool,
+    ) -> Vec<Dot> {
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return vec![] };
+        let dropped = open.window.drop_middles(rules, keyspace, key, droppable);
+        open.numbers.retain(|(dot, _)| !dropped.contains(dot));
+        dropped
+    }
+
+    /// Whether a window has its base in that record.
+    pub fn rests_on(&self, number: u64) -> bool {
+        self.bases.contains_key(&number)
+    }
+
+    /// Whether that version of the key is unsettled.
+    pub fn holds(&self, keyspace: Keyspace, key: &[u8], dot: Dot) -> bool {
+        self.get(keyspace, key).is_some_and(|open| open.window.versions().iter().any(|version| version.dot == dot))
+    }
+}

@@ -1,0 +1,129 @@
+//! What every member is known to have.
+//!
+//! An acknowledgement counts only once everything in it is known here: only then are all entries, and all members, known
+//! that its sender knew. Until then it waits; of each member at most two wait, the oldest (so that a steady stream of them
+//! cannot starve) and the newest.
+
+use std::collections::BTreeMap;
+
+use crate::words::id::{Birth, Origin, ReplicaId};
+use crate::words::vector::VersionVector;
+
+/// Durable vectors of members. Each is of one birth: what a member had before it lost its disk says nothing of what it has.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Acks {
+    counted: BTreeMap<Origin, VersionVector>,
+    pending: BTreeMap<Origin, Vec<VersionVector>>,
+}
+
+/// Most members of whom acknowledgements wait: as many as there can be members.
+const PENDING_MAX: usize = 4096;
+
+impl Acks {
+    /// Those that were counted before.
+    pub fn restored(counted: impl IntoIterator<Item = (Origin, VersionVector)>) -> Self {
+        Self { counted: counted.into_iter().collect(), pending: BTreeMap::new() }
+    }
+
+    /// Takes note of what a member has on disk. Tells whether that counts at once and is news.
+    pub fn note(&mut self, member: Origin, vector: VersionVector, own: &VersionVector) -> bool {
+        if vector.is_empty() {
+            return false;
+        }
+        if own.covers(&vector) {
+            return self.count(member, &vector);
+        }
+        if self.pending.len() >= PENDING_MAX && !self.pending.contains_key(&member) {
+            return false;
+        }
+        let pending = self.pending.entry(member).or_default();
+        match pending.as_mut_slice() {
+            [] => pending.push(vector),
+            // What it said before stands: its words come by several ways, and an older one can come later.
+            [oldest] if oldest.covers(&vector) => {}
+            [oldest] => {
+                let mut newest = oldest.clone();
+                newest.merge(&vector);
+                pending.push(newest);
+            }
+            [_, newest, ..] => newest.merge(&vector),
+        }
+        false
+    }
+
+    fn count(&mut self, member: Origin, vector: &VersionVector) -> bool {
+        let counted = self.counted.entry(member).or_default();
+        let news = !counted.covers(vector);
+        counted.merge(vector);
+        news
+    }
+
+    /// Counts what waited and is covered by now. Tells whether anything was news.
+    pub fn ripen(&mut self, own: &VersionVector) -> bool {
+        let mut news = false;
+        let pending = std::mem::take(&mut self.pending);
+        for (member, vectors) in pending {
+            let (ripe, unripe): (Vec<_>, Vec<_>) = vectors.into_iter().partition(|vector| own.covers(vector));
+            for vector in ripe {
+                news |= self.count(member, &vector);
+            }
+            if !unripe.is_empty() {
+                self.pending.insert(member, unripe);
+            }
+        }
+        news
+    }
+
+    /// What counts.
+    pub fn counted(&self) -> &BTreeMap<Origin, VersionVector> {
+        &self.counted
+    }
+
+    /// What counts of a member. Without knowing its birth nothing does where it has told under several.
+    pub fn of(&self, member: ReplicaId, birth: Option<Birth>) -> Option<&VersionVector> {
+        if let Some(birth) = birth {
+            return self.counted.get(&Origin { replica: member, birth });
+        }
+        let first = Origin { replica: member, birth: Birth::new(0) };
+        let mut births = self.counted.range(first..).take_while(|(origin, _)| origin.replica == member);
+        let only = births.next().map(|(_, vector)| vector);
+        only.filter(|_| births.next().is_none())
+    }
+
+    /// What all these members, under these births, have.
+    pub fn floor(&self, members: impl IntoIterator<Item = (ReplicaId, Option<Birth>)>) -> VersionVector {
+        let mut floor: Option<VersionVector> = None;
+        for (member, birth) in members {
+            let Some(ack) = self.of(member, birth) else { return VersionVector::default() };
+            floor = Some(floor.map_or_else(|| ack.clone(), |floor| floor.meet(ack)));
+        }
+        floor.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::id::Dot;
+
+    fn vector(seqs: &[(u64, u64)]) -> VersionVector {
+        let origin = |replica| Origin { replica: ReplicaId::new(replica), birth: Birth::new(1) };
+        seqs.iter().map(|(replica, seq)| Dot { origin: origin(*replica), seq: *seq }).collect()
+    }
+
+    /// A member's acknowledgement waited for an entry, an older one that a third replica had passed on took its place, and
+    /// the newer was never repeated: keys stayed unsettled until that member acknowledged something else.
+    #[test]
+    fn an_older_acknowledgement_that_comes_later_takes_no_ones_place() {
+        let member = Origin { replica: ReplicaId::new(7), birth: Birth::new(1) };
+        let mut acks = Acks::default();
+        let own = vector(&[(1, 1)]);
+        for ack in [&[(1, 2), (2, 1)][..], &[(1, 2)], &[(1, 2), (3, 1)], &[(2, 1)], &[(1, 3)]] {
+            assert!(!acks.note(member, vector(ack), &own), "{ack:?} waits");
+        }
+        assert!(acks.ripen(&vector(&[(1, 2), (2, 1)])), "the first is covered");
+        assert_eq!(acks.counted()[&member], vector(&[(1, 2), (2, 1)]));
+        assert!(acks.ripen(&vector(&[(1, 3), (2, 1), (3, 1)])));
+        assert_eq!(acks.counted()[&member], vector(&[(1, 3), (2, 1), (3, 1)]));
+    }
+}

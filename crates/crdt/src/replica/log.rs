@@ -1,0 +1,143 @@
+//! The entries that some member may lack, in the order in which they were applied here, kept in memory to be sent.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::entry::{Chain, Entry};
+use crate::words::id::{Dot, Origin};
+use crate::words::vector::VersionVector;
+
+/// An entry with what sending and settling it need.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Logged {
+    /// Journal number of its record.
+    pub number: u64,
+    /// The entry.
+    pub entry: Arc<Entry>,
+    /// All that its origin had applied besides its own entries.
+    pub deps: Arc<VersionVector>,
+    /// Its origin's chain hash up to it.
+    pub chain: Chain,
+}
+
+/// The place of an entry among its origin's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    last_seq: u64,
+    number: u64,
+}
+
+/// The log. Of each origin it holds a run of adjacent entries that ends at the newest.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Log {
+    entries: BTreeMap<u64, Logged>,
+    origins: BTreeMap<Origin, VecDeque<Place>>,
+}
+
+impl Log {
+    /// Adds the newest entry.
+    pub fn push(&mut self, logged: Logged) {
+        let dot = logged.entry.head.dot;
+        let place = Place { last_seq: dot.seq, number: logged.number };
+        self.origins.entry(dot.origin).or_default().push_back(place);
+        self.entries.insert(logged.number, logged);
+    }
+
+    /// Whether there is nothing that a member may lack.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entry that a record holds.
+    pub fn by_number(&self, number: u64) -> Option<&Logged> {
+        self.entries.get(&number)
+    }
+
+    /// The entry of that name, or the one that stands for it.
+    pub fn get(&self, dot: Dot) -> Option<&Logged> {
+        let places = self.origins.get(&dot.origin)?;
+        let place = places.get(places.partition_point(|place| place.last_seq < dot.seq))?;
+        self.entries.get(&place.number).filter(|logged| logged.entry.head.first_seq <= dot.seq)
+    }
+
+    /// All entries in the order in which they were applied.
+    pub fn iter(&self) -> impl Iterator<Item = &Logged> {
+        self.entries.values()
+    }
+
+    /// The entries behind that journal number, in the order in which they were applied.
+    pub fn behind(&self, number: u64) -> impl Iterator<Item = &Logged> {
+        self.entries.range(number.saturating_add(1)..).map(|(_, logged)| logged)
+    }
+
+    /// That origin's entries from the one that covers `from_seq` on, oldest first.
+    pub fn of(&self, origin: Origin, from_seq: u64) -> impl Iterator<Item = &Logged> {
+        self.origins.get(&origin).into_iter().flat_map(move |places| {
+            let from = places.partition_point(|place| place.last_seq < from_seq);
+            places.range(from..).filter_map(|place| self.entries.get(&place.number))
+        })
+    }
+
+    /// What `have` lacks and `upto` covers, in the order in which it was applied, until about `max_bytes`.
+    pub fn missing(&self, have: &VersionVector, upto: &VersionVector, max_bytes: usize) -> Vec<Arc<Entry>> {
+        // A merge of the origins' runs by journal number: entries that the other side has are not even looked at.
+        let mut heads: BTreeMap<u64, (Origin, usize)> = BTreeMap::new();
+        for (origin, places) in &self.origins {
+            let from = places.partition_point(|place| place.last_seq <= have.get(*origin));
+            if let Some(place) = places.get(from).filter(|place| place.last_seq <= upto.get(*origin)) {
+                heads.insert(place.number, (*origin, from));
+            }
+        }
+        let (mut missing, mut bytes) = (Vec::new(), 0);
+        while let Some((number, (origin, at))) = heads.pop_first() {
+            let (Some(logged), Some(places)) = (self.entries.get(&number), self.origins.get(&origin)) else { break };
+            let weight = logged.entry.weight();
+            if bytes > 0 && bytes + weight > max_bytes {
+                break;
+            }
+            bytes += weight;
+            missing.push(Arc::clone(&logged.entry));
+            if let Some(next) = places.get(at + 1).filter(|next| next.last_seq <= upto.get(origin)) {
+                heads.insert(next.number, (origin, at + 1));
+            }
+        }
+        missing
+    }
+
+    /// The oldest entry of an origin.
+    pub fn oldest(&self, origin: Origin) -> Option<&Logged> {
+        self.entries.get(&self.origins.get(&origin)?.front()?.number)
+    }
+
+    /// Takes the oldest entry of an origin out.
+    pub fn pop(&mut self, origin: Origin) -> Option<Logged> {
+        let places = self.origins.get_mut(&origin)?;
+        let place = places.pop_front()?;
+        if places.is_empty() {
+            self.origins.remove(&origin);
+        }
+        self.entries.remove(&place.number)
+    }
+
+    /// Leaves an entry out that its origin never offered to anyone: the one after it stands for both.
+    pub fn leave_out(&mut self, dot: Dot) -> Option<Logged> {
+        let places = self.origins.get_mut(&dot.origin)?;
+        let at = places.binary_search_by_key(&dot.seq, |place| place.last_seq).ok()?;
+        let next = places.get(at + 1)?.number;
+        let place = places.remove(at)?;
+        let gone = self.entries.remove(&place.number)?;
+        let next = self.entries.get_mut(&next)?;
+        let mut head = next.entry.head.clone();
+        head.first_seq = gone.entry.head.first_seq;
+        head.previous = gone.entry.head.previous;
+        head.depends.merge(&gone.entry.head.depends);
+        head.resulting = Some(next.chain);
+        next.entry = Arc::new(Entry { head, changes: next.entry.changes.clone() });
+        Some(gone)
+    }
+}

@@ -1,0 +1,241 @@
+//! The members of the cluster, as the system keys say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::replica::acks::Acks;
+use crate::store::system::{System, SystemKey};
+use crate::words::id::{Birth, Dot, Origin, ReplicaId};
+use crate::words::revision::{Revision, SPACES};
+use crate::words::vector::VersionVector;
+
+/// A member of the cluster, or one that was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its id.
+    pub id: ReplicaId,
+    /// Its name; empty until it has published it.
+    pub name: String,
+    /// Where other members reach it.
+    pub peer_urls: Vec<String>,
+    /// Where clients reach it.
+    pub client_urls: Vec<String>,
+    /// Whose revision spaces are its own.
+    pub ordinal: Option<u16>,
+    /// Whether it is a learner.
+    pub learner: bool,
+    /// Whether it was removed.
+    pub removed: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct MemberValue {
+    #[prost(string, repeated, tag = "1")]
+    peer_urls: Vec<String>,
+    #[prost(bool, tag = "2")]
+    learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AttributesValue {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, repeated, tag = "2")]
+    client_urls: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SpaceValue {
+    #[prost(uint64, tag = "1")]
+    space: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BirthValue {
+    #[prost(fixed64, tag = "1")]
+    birth: u64,
+}
+
+/// The birth of a member of which several were announced by members that did not know of each other's word. Nothing is ever
+/// acknowledged under it, so nothing settles until that member announces itself.
+pub const CONTESTED: Birth = Birth::new(0);
+
+/// The value of [`SystemKey::Birth`].
+pub fn birth_value(birth: Birth) -> Bytes {
+    BirthValue { birth: birth.get() }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Member`].
+pub fn member_value(peer_urls: &[String], learner: bool) -> Bytes {
+    MemberValue { peer_urls: peer_urls.to_vec(), learner }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Attributes`].
+pub fn attributes_value(name: &str, client_urls: &[String]) -> Bytes {
+    AttributesValue { name: name.to_owned(), client_urls: client_urls.to_vec() }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Space`].
+pub fn space_value(space: u64) -> Bytes {
+    SpaceValue { space }.encode_to_vec().into()
+}
+
+/// Whether a system key has a say in who is a member.
+pub fn concerns(key: &SystemKey) -> bool {
+    !matches!(key, SystemKey::Lease(_) | SystemKey::Alarm(_))
+}
+
+/// The members, read from the system keys.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Members {
+    members: BTreeMap<ReplicaId, Member>,
+    /// Who was removed, by the entry that says so.
+    removals: BTreeMap<ReplicaId, Dot>,
+    /// Every use of an ordinal.
+    ordinals: BTreeSet<(u16, ReplicaId)>,
+    /// Births that were announced.
+    births: BTreeMap<ReplicaId, Birth>,
+    highest_space: u64,
+}
+
+impl Members {
+    /// Reads the system keys.
+    pub fn read(system: &System) -> Self {
+        let mut read = Self::default();
+        for (key, value) in system {
+            match SystemKey::decode(key) {
+                Some(SystemKey::Member(id)) => {
+                    let value = MemberValue::decode(&value.value[..]).unwrap_or_default();
+                    let member = read.member(id);
+                    (member.peer_urls, member.learner) = (value.peer_urls, value.learner);
+                }
+                Some(SystemKey::Attributes(id)) => {
+                    let value = AttributesValue::decode(&value.value[..]).unwrap_or_default();
+                    let member = read.member(id);
+                    (member.name, member.client_urls) = (value.name, value.client_urls);
+                }
+                Some(SystemKey::Removed(id)) => {
+                    read.member(id).removed = true;
+                    read.removals.insert(id, value.incarnation.dot);
+                }
+                Some(SystemKey::Ordinal(ordinal, id)) => {
+                    read.ordinals.insert((ordinal, id));
+                    read.highest_space = read.highest_space.max(ordinal.into());
+                }
+                Some(SystemKey::Space(_)) => {
+                    let space = SpaceValue::decode(&value.value[..]).unwrap_or_default().space;
+                    read.highest_space = read.highest_space.max(space);
+                }
+                Some(SystemKey::Birth(id)) => {
+                    let value = BirthValue::decode(&value.value[..]).unwrap_or_default();
+                    read.births.insert(id, Birth::new(value.birth));
+                }
+                Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules) | None => {}
+            }
+        }
+        // Of two that use the same ordinal the one with the smaller id keeps it.
+        let mut taken = BTreeSet::new();
+        for (ordinal, id) in &read.ordinals {
+            if taken.insert(*ordinal)
+                && let Some(member) = read.members.get_mut(id)
+            {
+                member.ordinal.get_or_insert(*ordinal);
+            }
+        }
+        read
+    }
+
+    fn member(&mut self, id: ReplicaId) -> &mut Member {
+        self.members.entry(id).or_insert_with(|| Member {
+            id,
+            name: String::new(),
+            peer_urls: vec![],
+            client_urls: vec![],
+            ordinal: None,
+            learner: false,
+            removed: false,
+        })
+    }
+
+    /// All members, also those that were removed, in order of id.
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// A member, or one that was.
+    pub fn get(&self, id: ReplicaId) -> Option<&Member> {
+        self.members.get(&id)
+    }
+
+    /// Whether that one is a member now.
+    pub fn is_present(&self, id: ReplicaId) -> bool {
+        self.get(id).is_some_and(|member| !member.removed)
+    }
+
+    /// Whether that one was removed.
+    pub fn is_removed(&self, id: ReplicaId) -> bool {
+        self.removals.contains_key(&id)
+    }
+
+    /// The entry that removed that one.
+    pub fn removal_of(&self, id: ReplicaId) -> Option<Dot> {
+        self.removals.get(&id).copied()
+    }
+
+    /// Whether no members are known: a replica that has joined none yet.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The lowest ordinal that nobody uses or ever used.
+    pub fn free_ordinal(&self) -> Option<u16> {
+        let used: BTreeSet<u16> = self.ordinals.iter().map(|(ordinal, _)| *ordinal).collect();
+        (0..SPACES as u16).find(|ordinal| !used.contains(ordinal))
+    }
+
+    /// The lowest space of that ordinal above every one that any member is known to have used, and above `than`.
+    pub fn next_space(&self, ordinal: u16, than: Revision) -> u64 {
+        let above = self.highest_space.max(than.space());
+        let ordinal = u64::from(ordinal);
+        if ordinal > above { ordinal } else { ((above - ordinal) / SPACES + 1) * SPACES + ordinal }
+    }
+
+    /// Whose acknowledgements settling waits for: all members; of those that were removed the ones whose removal some member
+    /// has not acknowledged yet, since it may still take their entries; and as long as there are such, those whose removal one
+    /// of these has not acknowledged, since it may have taken their entries, which would come through it.
+    pub fn counting(&self, acks: &Acks) -> Vec<ReplicaId> {
+        let knows =
+            |id: ReplicaId, removal: Dot| acks.of(id, self.birth_of(id)).is_some_and(|ack| ack.contains(removal));
+        let mut counting: Vec<ReplicaId> =
+            self.members.values().filter(|member| !member.removed).map(|member| member.id).collect();
+        for _ in 0..2 {
+            let is_known = |removal: Dot| counting.iter().all(|id| knows(*id, removal));
+            let waiting = self.removals.iter().filter(|(id, removal)| !counting.contains(id) && !is_known(**removal));
+            let waiting: Vec<ReplicaId> = waiting.map(|(id, _)| *id).collect();
+            counting.extend(waiting);
+        }
+        counting
+    }
+
+    /// What all whose acknowledgements settling waits for are known to have. Nothing while a member has a new birth that
+    /// not all are known to have heard of: under the old one it may have told somebody what it has lost since, and that is
+    /// not above what it acknowledges now.
+    pub fn floor(&self, acks: &Acks) -> VersionVector {
+        let counting = self.counting(acks);
+        let heard_of = |(id, birth): (&ReplicaId, &Birth)| {
+            let origin = Origin { replica: *id, birth: *birth };
+            counting.iter().all(|id| acks.of(*id, self.birth_of(*id)).is_some_and(|ack| ack.get(origin) > 0))
+        };
+        if !self.births.iter().filter(|(id, _)| self.is_present(**id)).all(heard_of) {
+            return VersionVector::default();
+        }
+        acks.floor(counting.into_iter().map(|id| (id, self.birth_of(id))))
+    }
+
+    /// The birth under which a member goes on, if it was announced; [`CONTESTED`] when several were. Only a first one need not be.
+    pub fn birth_of(&self, id: ReplicaId) -> Option<Birth> {
+        self.births.get(&id).copied()
+    }
+}

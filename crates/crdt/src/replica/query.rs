@@ -1,0 +1,181 @@
+//! What can be asked of a replica beside the keys of clients: what peers are told, and what operators look at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::notice::MergeReport;
+use crate::command::op::{Alarm, LeaseStatus};
+use crate::entry::{Chain, ChangeKind, Entry};
+use crate::merge::rules::Rules;
+use crate::merge::windows::Windows;
+use crate::replica::Replica;
+use crate::replica::log::Log;
+use crate::replica::members::Member;
+use crate::words::clock::Now;
+use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::words::key::Keyspace;
+use crate::words::vector::VersionVector;
+
+/// Someone lacks entries that are not kept any more because every member had them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it lacks entries that are not kept any more; it needs a snapshot")]
+pub struct BelowFloor;
+
+impl Replica {
+    /// All members, also those that were removed, in order of id.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter()
+    }
+
+    /// What every member is known to have on disk.
+    pub fn floor(&self) -> &VersionVector {
+        if self.state.windowed { &self.floor } else { &self.vector }
+    }
+
+    /// Durable vectors of members, as far as they count: all that is in them is known here.
+    pub fn acks(&self) -> &BTreeMap<Origin, VersionVector> {
+        self.acks.counted()
+    }
+
+    /// The durable vector of a member under its present birth, as far as it counts.
+    pub fn ack_of(&self, member: ReplicaId) -> Option<&VersionVector> {
+        self.acks.of(member, self.members.birth_of(member))
+    }
+
+    /// The birth under which a member goes on, if it was announced: a first one need not be.
+    pub fn birth_of(&self, member: ReplicaId) -> Option<Birth> {
+        self.members.birth_of(member)
+    }
+
+    /// The chain hash of every origin up to its newest entry here.
+    pub fn chains(&self) -> impl Iterator<Item = (Dot, Chain)> + '_ {
+        self.vector.iter().map(|dot| {
+            let others = || self.others.get(&dot.origin).map(|state| state.chain);
+            let own = dot.origin == self.identity.origin();
+            (dot, if own { self.own.chain } else { others().unwrap_or_default() })
+        })
+    }
+
+    /// The chain hash up to an entry that is in the log, or is the last one before it.
+    pub fn chain_at(&self, dot: Dot) -> Option<Chain> {
+        if let Some(logged) = self.log.get(dot) {
+            return (logged.entry.head.dot == dot).then_some(logged.chain);
+        }
+        let own = dot.origin == self.identity.origin();
+        let state = if own { Some(&self.own) } else { self.others.get(&dot.origin) }?;
+        if dot.seq == self.vector.get(dot.origin) {
+            return Some(state.chain);
+        }
+        (self.state.windowed && dot.seq == self.base.get(dot.origin)).then_some(state.base_chain)
+    }
+
+    /// Entries that `have` lacks and that are durable here, each after all that it depends on, until about `max_bytes`.
+    ///
+    /// # Errors
+    /// When `have` lacks something that is not kept any more because every member had it: whoever lacks it needs a
+    /// snapshot.
+    pub fn entries_for(
+        &self,
+        have: &VersionVector,
+        durable: &VersionVector,
+        max_bytes: usize,
+    ) -> Result<Vec<Arc<Entry>>, BelowFloor> {
+        if !have.covers(self.log_base()) {
+            return Err(BelowFloor);
+        }
+        Ok(self.log.missing(have, durable, max_bytes))
+    }
+
+    /// Up to which of its own entries peers may have been sent any.
+    pub fn offered(&self) -> u64 {
+        self.offered
+    }
+
+    /// How many entries are kept because some member may lack them.
+    pub fn log_len(&self) -> usize {
+        self.log.len()
+    }
+
+    /// How many keys have versions that some member may lack.
+    pub fn windows_len(&self) -> usize {
+        self.state.windows.len()
+    }
+
+    /// The unsettled versions of all keys.
+    pub fn windows(&self) -> &Windows {
+        &self.state.windows
+    }
+
+    /// The entries that some member may lack.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// How concurrent writes are merged.
+    pub fn rules(&self) -> &Rules {
+        &self.state.rules
+    }
+
+    /// The newest merges that decided something, oldest first.
+    pub fn recent_merges(&self) -> impl Iterator<Item = &MergeReport> {
+        self.merges.iter()
+    }
+
+    /// The bytes of that hash (XXH3, 128 bits) among what this replica knows of a key: its value, and those of its
+    /// unsettled versions.
+    pub fn value_by_hash(&self, keyspace: Keyspace, key: &[u8], hash: u128) -> Option<Bytes> {
+        let of = |value: &Bytes| xxhash_rust::xxh3::xxh3_128(value) == hash;
+        let present = self.state.live(keyspace, key).0.map(|live| live.value);
+        if let Some(value) = present.filter(of) {
+            return Some(value);
+        }
+        let window = &self.state.windows.get(keyspace, key)?.window;
+        let versions = window.versions().iter().rev().filter_map(|version| match &version.kind {
+            ChangeKind::Put { value, .. } => Some(value),
+            ChangeKind::Delete | ChangeKind::Expire => None,
+        });
+        versions.chain(window.base().map(|live| &live.value)).find(|value| of(value)).cloned()
+    }
+
+    /// Alarms that are raised, in a fixed order.
+    pub fn alarms(&self) -> impl Iterator<Item = Alarm> + '_ {
+        self.alarms.iter().copied()
+    }
+
+    /// Alarms that stop writes here: all but those of other members. Clients see every alarm, as in etcd, where any of
+    /// them stops all members; but here each member has its own disk to fill, and the others go on without it.
+    pub fn alarms_that_stop(&self) -> impl Iterator<Item = Alarm> + '_ {
+        let elsewhere = |member| member != self.identity.replica && self.members.is_present(member);
+        self.alarms().filter(move |alarm| !elsewhere(alarm.member))
+    }
+
+    /// Keeps a lease alive without a turn in the queue; `None` when it takes one. See
+    /// [`crate::store::lease::Leases::renew_in_passing`].
+    pub fn renew_in_passing(&self, now: Now, id: LeaseId) -> Option<i64> {
+        self.state.leases.renew_in_passing(now, id, self.state.windowed)
+    }
+
+    /// What is known of a lease.
+    pub fn lease(&self, now: Now, id: LeaseId) -> Option<LeaseStatus> {
+        self.state.leases.status(now, id)
+    }
+
+    /// All leases with the milliseconds that are left of each, in order of id.
+    pub fn leases(&self, now: Now) -> impl Iterator<Item = (LeaseId, u64)> + '_ {
+        self.state.leases.iter(now)
+    }
+
+    /// When the next [`crate::replica::Input::Tick`] has something to do, milliseconds of the monotonic clock: a lease runs
+    /// out, or a hold for a reader of a snapshot is over.
+    pub fn next_tick_ms(&self) -> Option<u64> {
+        let hold = (self.hold_until_ms > 0).then_some(self.hold_until_ms);
+        self.next_lease_deadline_ms().into_iter().chain(hold).min()
+    }
+
+    /// When the next lease runs out, milliseconds of the monotonic clock.
+    pub fn next_lease_deadline_ms(&self) -> Option<u64> {
+        self.state.leases.next_deadline_ms()
+    }
+}

@@ -1,0 +1,142 @@
+//! Dropping what a compaction hid and what nobody needs any more: from memory, and record by record from the journal.
+//!
+//! A record stays whole while its entry is in the log, and what is dead of it waits (**held**). A tombstone must not go from
+//! disk before the puts it hides: at the next start these would be there again. So the record of a tombstone that nobody can
+//! see any more (a **grave**) goes only when no older record is held.
+
+use bytes::Bytes;
+
+use crate::entry::{Applied, Change, ChangeKind, Record};
+use crate::replica::Replica;
+use crate::words::key::Keyspace;
+use crate::words::revision::Revision;
+
+/// Records that lost a change since the last sweep.
+#[derive(Clone, Debug, Default)]
+pub struct Dead {
+    changes: Vec<u64>,
+    graves: Vec<u64>,
+}
+
+impl Dead {
+    /// A value in that record is gone.
+    pub fn change(&mut self, number: u64) {
+        self.changes.push(number);
+    }
+
+    /// A tombstone in that record is gone.
+    pub fn grave(&mut self, number: u64) {
+        self.graves.push(number);
+    }
+
+    /// A value in that record is gone, or a tombstone.
+    pub fn add(&mut self, number: u64, tombstone: bool) {
+        if tombstone { self.grave(number) } else { self.change(number) }
+    }
+}
+
+/// What one slice of sweeping did.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    /// Journal numbers of records that lost a change; [`Replica::trim`] tells what is left of them.
+    pub dead: Vec<u64>,
+    /// Whether nothing is left to sweep.
+    pub done: bool,
+}
+
+impl Replica {
+    /// Drops a slice of what the last compaction hid, at most about `max_changes` of it.
+    pub fn sweep(&mut self, max_changes: usize) -> Sweep {
+        let done = self.sweep_keys(max_changes);
+        let Dead { changes, graves } = std::mem::take(&mut self.state.dead);
+        let (held, mut dead): (Vec<_>, Vec<_>) = changes.into_iter().partition(|number| self.is_retained(*number));
+        self.held.extend(held);
+        self.graves.extend(graves);
+        while let Some(&grave) = self.graves.first() {
+            if self.is_retained(grave) {
+                self.held.insert(grave);
+            }
+            if self.held.first().is_some_and(|held| *held <= grave) {
+                break;
+            }
+            self.graves.remove(&grave);
+            dead.push(grave);
+        }
+        dead.sort_unstable();
+        dead.dedup();
+        Sweep { dead, done }
+    }
+
+    fn sweep_keys(&mut self, max_changes: usize) -> bool {
+        let at = self.state.compacted;
+        let mut budget = max_changes;
+        while budget > 0 {
+            let retired = self.retired.pop_front();
+            let keys = match self.history.peek() {
+                _ if retired.is_some() => retired,
+                Some((revision, _)) if revision < at => self.history.pop(),
+                // What changed at the compacted revision itself stays in the history: a watch may start there.
+                Some((revision, keys)) if revision == at && self.swept < at => {
+                    self.swept = at;
+                    Some(keys.clone())
+                }
+                _ => None,
+            };
+            let Some(keys) = keys else {
+                self.swept = at;
+                return true;
+            };
+            budget = budget.saturating_sub(keys.len());
+            let dead = &mut self.state.dead;
+            for (_, key) in &keys {
+                self.state.index.compact(key, at, &mut |number, tombstone| dead.add(number, tombstone));
+            }
+        }
+        false
+    }
+
+    /// What is left of a record on disk after a sweep; `None` when nothing of it is needed any more.
+    pub fn trim(&self, record: &Bytes) -> Option<Bytes> {
+        let Ok(mut decoded) = Record::decode(record.clone()) else {
+            // Not ours to judge here: start-up reports damage, with the place.
+            return Some(record.clone());
+        };
+        let number = decoded.number;
+        if self.log.by_number(number).is_some() {
+            return Some(record.clone());
+        }
+        let revision = decoded.revision;
+        let before = decoded.changes.len() + decoded.outcomes.len();
+        decoded.changes.retain(|change| self.is_needed(number, revision, change));
+        decoded.outcomes.retain(|change| self.is_needed(number, revision, change));
+        let after = decoded.changes.len() + decoded.outcomes.len();
+        // One that was left out of the log is no entry any more, even if clients can still read all of it.
+        let left_out = decoded.head.dot.seq > self.log_base().get(decoded.head.dot.origin);
+        if after == before && (decoded.left_out || !left_out) {
+            return Some(record.clone());
+        }
+        decoded.trimmed = true;
+        decoded.left_out |= left_out;
+        (after > 0).then(|| decoded.encode())
+    }
+
+    fn is_needed(&self, number: u64, revision: Option<Revision>, change: &Change) -> bool {
+        if change.applied == Applied::Not {
+            return false;
+        }
+        if !matches!(change.kind, ChangeKind::Put { .. }) && self.graves.contains(&number) {
+            return true;
+        }
+        let window = self.state.windows.get(change.keyspace, &change.key);
+        if window.is_some_and(|window| window.base_number == number) {
+            return true;
+        }
+        match change.keyspace {
+            Keyspace::Client => revision.is_some_and(|at| {
+                let at = if change.applied == Applied::Later { at.next() } else { at };
+                self.state.index.holds(&change.key, at, change.sub, number)
+            }),
+            Keyspace::System => self.state.system.get(&change.key).is_some_and(|value| value.number == number),
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Every client key with its versions: the multi-version store in memory.
+//!
+//! Versions of a key stand in the order of their revisions; a deleted key ends in a tombstone (a version without
+//! value) until a compaction above it. Absent, deleted and empty are three different things here.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::command::op::KeyValue;
+use crate::merge::window::Live;
+use crate::words::clock::Stamp;
+use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::words::key::{Key, KeyRange};
+use crate::words::revision::Revision;
+
+/// One life of a key, named by the put that began it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Incarnation {
+    /// When that put was made.
+    pub stamp: Stamp,
+    /// The entry it was in.
+    pub dot: Dot,
+}
+
+impl Incarnation {
+    /// No life at all: what has none of its own yet.
+    pub const NONE: Self = Self {
+        stamp: Stamp::new(0),
+        dot: Dot { origin: Origin { replica: ReplicaId::new(0), birth: Birth::new(0) }, seq: 0 },
+    };
+}
+
+/// What one revision made of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyVersion {
+    /// The revision.
+    pub revision: Revision,
+    /// The position within the revision's transaction, counted from 0; orders what one transaction did.
+    pub sub: u32,
+    /// The value; `None` for a tombstone.
+    pub value: Option<Bytes>,
+    /// When this life of the key began.
+    pub create_revision: Revision,
+    /// How often the key was written in this life; zero for a tombstone.
+    pub version: i64,
+    /// The lease the key hangs on.
+    pub lease: Option<LeaseId>,
+    /// The life this version belongs to (of a tombstone: the one it ended).
+    pub incarnation: Incarnation,
+    /// Journal number of the record that holds it.
+    pub number: u64,
+}
+
+impl KeyVersion {
+    /// What the key holds, if it is there.
+    pub fn live(&self) -> Option<Live> {
+        let value = self.value.clone()?;
+        Some(Live { value, lease: self.lease, version: self.version, incarnation: self.incarnation })
+    }
+
+    /// The version as clients see it.
+    pub fn to_key_value(&self, key: &Key) -> KeyValue {
+        KeyValue {
+            key: key.clone(),
+            value: self.value.clone().unwrap_or_default(),
+            create_revision: self.create_revision,
+            mod_revision: self.revision,
+            version: self.version,
+            lease: self.lease,
+        }
+    }
+}
+
+/// The versions of one key, oldest first; never empty. Most keys have one.
+type Versions = SmallVec<[KeyVersion; 1]>;
+
+/// All client keys.
+#[derive(Debug, Default)]
+pub struct Index {
+    keys: BTreeMap<Key, Versions>,
+    live: usize,
+    versions: u64,
+}
+
+/// The version that is visible at a revision, whether put or tombstone.
+pub fn newest_at(versions: &[KeyVersion], at: Revision) -> Option<&KeyVersion> {
+    // Nearly every read wants the newest one.
+    match versions.last() {
+        Some(last) if last.revision <= at => Some(last),
+        _ => versions[..versions.partition_point(|v| v.revision <= at)].last(),
+    }
+}
+
+impl Index {
+    /// The key's value at that revision, unless absent or deleted then.
+    pub fn get(&self, key: &[u8], at: Revision) -> Option<&KeyVersion> {
+        newest_at(self.keys.get(key)?, at).filter(|v| v.value.is_some())
+    }
+
+    /// The key's newest version, put or tombstone, with the key as it is stored.
+    pub fn newest(&self, key: &[u8]) -> Option<(&Key, &KeyVersion)> {
+        let (key, versions) = self.keys.get_key_value(key)?;
+        Some((key, versions.last()?))
+    }
+
+    /// The version of that exact place in history, and the one that was visible at the revision before it.
+    pub fn at(&self, key: &[u8], revision: Revision, sub: u32) -> Option<(Option<&KeyVersion>, &KeyVersion)> {
+        let versions = self.keys.get(key)?;
+        let place = versions.binary_search_by_key(&(revision, sub), |v| (v.revision, v.sub)).ok()?;
+        Some((newest_at(&versions[..place], revision.prev()), &versions[place]))
+    }
+
+    /// Keys of the range that have a value at that revision, in order.
+    pub fn range<'a>(
+        &'a self,
+        range: &KeyRange,
+        at: Revision,
+    ) -> impl Iterator<Item = (&'a Key, &'a KeyVersion)> + use<'a> {
+        self.versions_of(range)
+            .filter_map(move |(key, versions)| Some((key, newest_at(versions, at)?)))
+            .filter(|(_, version)| version.value.is_some())
+    }
+
+    /// Every version of every key, keys in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &[KeyVersion])> {
+        self.keys.iter().map(|(key, versions)| (key, &versions[..]))
+    }
+
+    fn versions_of<'a>(&'a self, range: &KeyRange) -> impl Iterator<Item = (&'a Key, &'a Versions)> + use<'a> {
+        // BTreeMap panics when the bounds are the wrong way round; clients may send them so.
+        let (from, to) = (
+            Bound::Included(&range.start()[..]),
+            match range {
+                KeyRange::Key(key) => Bound::Included(&key[..]),
+                KeyRange::Span(_, to) => Bound::Excluded(&to[..]),
+                KeyRange::From(_) => Bound::Unbounded,
+            },
+        );
+        let empty = matches!(range, KeyRange::Span(from, to) if from >= to);
+        (!empty).then(|| self.keys.range::<[u8], _>((from, to))).into_iter().flatten()
+    }
+
+    /// The keys behind one (`None`: all), put or tombstone, in order.
+    pub fn keys_behind<'a>(&'a self, after: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
+        let behind = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
+        self.keys.range((behind, Bound::Unbounded)).map(|(key, _)| key)
+    }
+
+    /// How many keys have a value now.
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// How many versions there are, tombstones included.
+    pub fn versions(&self) -> u64 {
+        self.versions
+    }
+
+    /// Adds a version, in one look-up. It must be newer than every version of that key that is here. `complete` is given
+    /// the key as it is stored, its versions so far, and the new one, which it may change.
+    pub fn write<T>(
+        &mut self,
+        key: &[u8],
+        mut version: KeyVersion,
+        complete: impl FnOnce(&Key, &[KeyVersion], &mut KeyVersion) -> T,
+    ) -> T {
+        // Copied: what came from a socket or the journal shares the memory of a whole frame.
+        match self.keys.entry(Bytes::copy_from_slice(key)) {
+            Entry::Occupied(mut entry) => {
+                let key = entry.key().clone();
+                let versions = entry.get_mut();
+                let done = complete(&key, versions, &mut version);
+                let newest = versions.last();
+                debug_assert!(newest.is_none_or(|v| (v.revision, v.sub) < (version.revision, version.sub)));
+                let was_live = newest.is_some_and(|v| v.value.is_some());
+                match (was_live, version.value.is_some()) {
+                    (false, true) => self.live += 1,
+                    (true, false) => self.live -= 1,
+                    _ => {}
+                }
+                versions.push(version);
+                self.versions += 1;
+                done
+            }
+            Entry::Vacant(entry) => {
+                let done = complete(entry.key(), &[], &mut version);
+                self.live += usize::from(version.value.is_some());
+                self.versions += 1;
+                entry.insert(SmallVec::from_buf([version]));
+                done
+            }
+        }
+    }
+
+    /// Whether a version of the key is of that place in history and in that record.
+    pub fn holds(&self, key: &[u8], revision: Revision, sub: u32, number: u64) -> bool {
+        let Some(versions) = self.keys.get(key) else { return false };
+        match versions.binary_search_by_key(&(revision, sub), |v| (v.revision, v.sub)) {
+            Ok(place) => versions[place].number == number,
+            // What was stamped anew keeps its record and its place in it, not its revision.
+            Err(_) => versions.first().is_some_and(|v| v.number == number && v.sub == sub),
+        }
+    }
+
+    /// Gives every key's newest version another revision, as if all had been created at it. Only the newest versions may
+    /// be left, and no tombstones.
+    pub fn restamp(&mut self, revision: Revision) {
+        for versions in self.keys.values_mut() {
+            for version in versions {
+                if version.revision < revision {
+                    (version.revision, version.create_revision) = (revision, revision);
+                }
+            }
+        }
+    }
+
+    /// Drops what a compaction at `at` hides of one key: every version at or below it but the newest of these, and
+    /// that one too when it is a tombstone below `at` (a watch may still start at `at` itself). Tells the journal
+    /// numbers of the records that lost a version, and whether it was a tombstone.
+    pub fn compact(&mut self, key: &[u8], at: Revision, dropped: &mut impl FnMut(u64, bool)) {
+        let Some(versions) = self.keys.get_mut(key) else { return };
+        let hidden = versions.partition_point(|v| v.revision <= at);
+        let Some(newest) = hidden.checked_sub(1) else { return };
+        let gone = versions[newest].value.is_none() && versions[newest].revision < at;
+        let keep_from = if gone { hidden } else { newest };
+        self.versions -= keep_from as u64;
+        for version in versions.drain(..keep_from) {
+            dropped(version.number, version.value.is_none());
+        }
+        if versions.is_empty() {
+            self.keys.remove(key);
+        } else if versions.spilled() && versions.len() == 1 {
+            versions.shrink_to_fit();
+        }
+    }
+
+    /// Compacts every key; for start-up. Tells the journal numbers of the records that lost a version.
+    pub fn compact_all(&mut self, at: Revision, mut dropped: impl FnMut(u64, bool)) {
+        let keys: Vec<Key> = self
+            .keys
+            .iter()
+            .filter(|(_, v)| v.len() > 1 || v.first().is_some_and(|v| v.value.is_none()))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in keys {
+            self.compact(&key, at, &mut dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(revision: i64, value: Option<&'static str>) -> KeyVersion {
+        let origin = Origin { replica: ReplicaId::new(1), birth: Birth::new(1) };
+        KeyVersion {
+            revision: Revision::new(revision),
+            sub: 0,
+            value: value.map(|v| Bytes::from_static(v.as_bytes())),
+            create_revision: Revision::new(revision),
+            version: 1,
+            lease: None,
+            incarnation: Incarnation { stamp: Stamp::default(), dot: Dot { origin, seq: 1 } },
+            number: revision as u64,
+        }
+    }
+
+    fn index(versions: &[(i64, Option<&'static str>)]) -> (Index, Key) {
+        let (mut index, key) = (Index::default(), Key::from_static(b"k"));
+        for (revision, value) in versions {
+            index.write(&key, version(*revision, *value), |_, _, _| ());
+        }
+        (index, key)
+    }
+
+    fn compact(index: &mut Index, key: &Key, at: i64) -> Vec<u64> {
+        let mut dropped = vec![];
+        index.compact(key, Revision::new(at), &mut |number, _| dropped.push(number));
+        dropped
+    }
+
+    #[test]
+    fn reads_see_the_newest_version_at_their_revision() {
+        let (index, key) = index(&[(2, Some("a")), (4, None), (6, Some(""))]);
+        let value = |at| index.get(&key, Revision::new(at)).map(|v| v.revision.get());
+        assert_eq!([1, 2, 3, 4, 5, 6, 9].map(value), [None, Some(2), Some(2), None, None, Some(6), Some(6)]);
+        assert_eq!(index.live(), 1);
+    }
+
+    #[test]
+    fn compaction_keeps_what_is_visible_at_its_revision() {
+        let (mut index, key) = index(&[(2, Some("a")), (3, Some("b")), (5, Some("c"))]);
+        assert_eq!(compact(&mut index, &key, 4), [2]);
+        assert!(index.get(&key, Revision::new(4)).is_some());
+    }
+
+    #[test]
+    fn a_tombstone_stays_until_a_compaction_above_it() {
+        let (mut index, key) = index(&[(2, Some("a")), (4, None)]);
+        assert_eq!(compact(&mut index, &key, 4), [2]);
+        assert!(index.newest(&key).is_some());
+        assert_eq!(compact(&mut index, &key, 5), [4]);
+        assert!(index.newest(&key).is_none());
+    }
+
+    #[test]
+    fn ranges_the_wrong_way_round_are_empty() {
+        let (index, _) = index(&[(2, Some("a"))]);
+        let range = KeyRange::Span(Key::from_static(b"z"), Key::from_static(b"a"));
+        assert_eq!(index.range(&range, Revision::new(9)).count(), 0);
+    }
+}

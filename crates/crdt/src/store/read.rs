@@ -1,0 +1,162 @@
+//! Reads of the store at a revision: ranges and compares, with etcd's order of limit, filters and sorting.
+
+use std::cmp::Ordering;
+
+use crate::command::op::{
+    Compare, CompareResult, CompareTarget, KeyValue, RangeOp, RangeReply, ReadAt, Refusal, RevisionBounds, SortOrder,
+    SortTarget,
+};
+use crate::store::index::Index;
+use crate::words::key::KeyRange;
+use crate::words::revision::Revision;
+
+/// The store as of one revision.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// All keys.
+    pub index: &'a Index,
+    /// The revision that counts as the newest.
+    pub current: Revision,
+    /// The revision of the last compaction; -1 for none.
+    pub compacted: Revision,
+    /// Whether other replicas have revisions too, in spaces of their own.
+    pub shared: bool,
+}
+
+impl View<'_> {
+    /// Whether that revision may be another replica's.
+    pub fn is_foreign(&self, at: Revision) -> bool {
+        self.shared && at.get() > 0 && at.space() != self.current.space()
+    }
+
+    /// Whether a transaction may read at that revision.
+    ///
+    /// # Errors
+    /// When the revision is yet to come, or compacted. Unlike in a plain range a negative one can be compacted.
+    pub fn check(&self, at: ReadAt) -> Result<(), Refusal> {
+        match at {
+            ReadAt::Latest => Ok(()),
+            ReadAt::Revision(at) if self.is_foreign(Revision::new(at)) => Err(Refusal::Compacted),
+            ReadAt::Revision(at) if Revision::new(at) > self.current => Err(Refusal::FutureRevision),
+            ReadAt::Revision(at) if Revision::new(at) < self.compacted => Err(Refusal::Compacted),
+            ReadAt::Revision(_) => Ok(()),
+        }
+    }
+
+    /// Reads a range.
+    ///
+    /// # Errors
+    /// When the revision is yet to come, or compacted.
+    pub fn range(&self, op: &RangeOp) -> Result<RangeReply, Refusal> {
+        let at = match op.at {
+            ReadAt::Revision(at) if self.is_foreign(Revision::new(at)) => return Err(Refusal::Compacted),
+            ReadAt::Revision(at) if Revision::new(at) > self.current => return Err(Refusal::FutureRevision),
+            ReadAt::Revision(at) if at > 0 => Revision::new(at),
+            ReadAt::Latest | ReadAt::Revision(_) => self.current,
+        };
+        if at < self.compacted {
+            return Err(Refusal::Compacted);
+        }
+        let mut found = self.index.range(&op.range, at);
+        if op.count_only {
+            let count = found.count() as i64;
+            return Ok(RangeReply { revision: self.current, kvs: vec![], more: false, count });
+        }
+
+        // A limit cuts before sorting only where the order is the store's own; one more tells that there is more.
+        let by_key_order = op.sort.1 == SortOrder::Unspecified || op.sort == (SortTarget::Key, SortOrder::Ascend);
+        let fetch = if by_key_order && op.bounds.is_empty() && op.limit > 0 { op.limit.saturating_add(1) } else { 0 };
+        let without_lease = op.keys_only && op.sort.0 != SortTarget::Value;
+        let mut kvs: Vec<KeyValue> = Vec::new();
+        for (key, version) in found.by_ref().take(if fetch > 0 { fetch } else { usize::MAX }) {
+            let mut kv = version.to_key_value(key);
+            if without_lease {
+                kv.lease = None;
+            }
+            kvs.push(kv);
+        }
+        let rest = if op.total_count { found.count() } else { 0 };
+        let count = (kvs.len() + rest) as i64;
+
+        if !op.bounds.is_empty() {
+            kvs.retain(|kv| within(&op.bounds, kv));
+        }
+        sort(&mut kvs, op.sort);
+        let more = op.limit > 0 && kvs.len() > op.limit;
+        if more {
+            kvs.truncate(op.limit);
+        }
+        if op.keys_only {
+            for kv in &mut kvs {
+                kv.value.clear();
+            }
+        }
+        Ok(RangeReply { revision: self.current, kvs, more, count })
+    }
+
+    /// Whether all keys of the compare's range fulfil it.
+    pub fn holds(&self, compare: &Compare) -> bool {
+        let mut found = self.index.range(&compare.range, self.current).peekable();
+        if found.peek().is_none() {
+            // An absent key has no value, which nothing equals; its numbers are zero.
+            let absent = match compare.target {
+                CompareTarget::Value(_) => return false,
+                CompareTarget::Unknown => Ordering::Equal,
+                CompareTarget::Create(n)
+                | CompareTarget::Mod(n)
+                | CompareTarget::Version(n)
+                | CompareTarget::Lease(n) => 0.cmp(&n),
+            };
+            return relates(absent, compare.result);
+        }
+        found.all(|(_, version)| {
+            let ordering = match &compare.target {
+                CompareTarget::Value(value) => version.value.as_deref().unwrap_or_default().cmp(&value[..]),
+                CompareTarget::Create(n) => version.create_revision.get().cmp(n),
+                CompareTarget::Mod(n) => version.revision.get().cmp(n),
+                CompareTarget::Version(n) => version.version.cmp(n),
+                CompareTarget::Lease(n) => version.lease.map_or(0, |lease| lease.get()).cmp(n),
+                CompareTarget::Unknown => Ordering::Equal,
+            };
+            relates(ordering, compare.result)
+        })
+    }
+
+    /// All present values of the range, in order.
+    pub fn all(&self, range: &KeyRange) -> Vec<KeyValue> {
+        self.index.range(range, self.current).map(|(key, version)| version.to_key_value(key)).collect()
+    }
+}
+
+fn relates(ordering: Ordering, result: CompareResult) -> bool {
+    match result {
+        CompareResult::Equal => ordering.is_eq(),
+        CompareResult::NotEqual => ordering.is_ne(),
+        CompareResult::Greater => ordering.is_gt(),
+        CompareResult::Less => ordering.is_lt(),
+        CompareResult::Unknown => true,
+    }
+}
+
+fn within(bounds: &RevisionBounds, kv: &KeyValue) -> bool {
+    let inside = |revision: Revision, min: i64, max: i64| {
+        (min == 0 || revision.get() >= min) && (max == 0 || revision.get() <= max)
+    };
+    inside(kv.mod_revision, bounds.min_mod, bounds.max_mod)
+        && inside(kv.create_revision, bounds.min_create, bounds.max_create)
+}
+
+fn sort(kvs: &mut [KeyValue], (target, order): (SortTarget, SortOrder)) {
+    let by: fn(&KeyValue, &KeyValue) -> Ordering = match target {
+        SortTarget::Key if order != SortOrder::Descend => return,
+        SortTarget::Key => |a, b| a.key.cmp(&b.key),
+        SortTarget::Version => |a, b| a.version.cmp(&b.version),
+        SortTarget::Create => |a, b| a.create_revision.cmp(&b.create_revision),
+        SortTarget::Mod => |a, b| a.mod_revision.cmp(&b.mod_revision),
+        SortTarget::Value => |a, b| a.value.cmp(&b.value),
+    };
+    match order {
+        SortOrder::Unspecified | SortOrder::Ascend => kvs.sort_by(by),
+        SortOrder::Descend => kvs.sort_by(|a, b| by(b, a)),
+    }
+}

@@ -1,0 +1,104 @@
+//! Keys, ranges of keys, and the two keyspaces.
+
+use bytes::Bytes;
+
+/// A key of a client, or of the system keyspace. Any bytes but none.
+pub type Key = Bytes;
+
+/// Which keyspace a key lies in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Keyspace {
+    /// What clients read and write. Only entries that touch it take a revision.
+    Client,
+    /// Leases, alarms, members: replicated and merged like everything else, never shown as keys.
+    System,
+}
+
+/// A key with its keyspace: a place in the order of all keys.
+pub type Place = (Keyspace, Key);
+
+/// A set of adjacent keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyRange {
+    /// This key alone.
+    Key(Key),
+    /// All keys from the first (included) to the second (excluded). Nothing when they are the wrong way round.
+    Span(Key, Key),
+    /// All keys from this one on.
+    From(Key),
+}
+
+impl KeyRange {
+    /// Decodes etcd's `key` and `range_end`: no end means the key alone, a single zero byte means "to the last key".
+    pub fn from_wire(key: Bytes, range_end: Bytes) -> Self {
+        match &range_end[..] {
+            [] => Self::Key(key),
+            [0] => Self::From(key),
+            _ => Self::Span(key, range_end),
+        }
+    }
+
+    /// Whether the key lies in the range.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Key(k) => k == key,
+            Self::Span(from, to) => &from[..] <= key && key < &to[..],
+            Self::From(from) => &from[..] <= key,
+        }
+    }
+
+    /// The first key that can lie in the range.
+    pub fn start(&self) -> &Key {
+        match self {
+            Self::Key(k) | Self::Span(k, _) | Self::From(k) => k,
+        }
+    }
+
+    /// The first key behind the range; `None` when it goes on to the last key, or is one key.
+    pub fn end(&self) -> Option<&Key> {
+        match self {
+            Self::Span(_, to) => Some(to),
+            Self::Key(_) | Self::From(_) => None,
+        }
+    }
+}
+
+/// Keys that each replica keeps for itself: never sent to peers, not in the state hash. Each kube-apiserver compacts
+/// its own replica, and a site's pods must find their own site's apiserver. Part of rules number 1.
+const REPLICA_LOCAL: [&[u8]; 3] = [
+    b"compact_rev_key",
+    b"/registry/services/endpoints/default/kubernetes",
+    b"/registry/endpointslices/default/kubernetes",
+];
+
+/// Prefixes of keys that each replica keeps for itself; see [`REPLICA_LOCAL`].
+const REPLICA_LOCAL_PREFIXES: [&[u8]; 2] = [b"/registry/masterleases/", b"/registry/peerserverleases/"];
+
+/// Whether a client key belongs to this replica alone.
+pub fn is_replica_local(key: &[u8]) -> bool {
+    REPLICA_LOCAL.contains(&key) || REPLICA_LOCAL_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(key: &'static str, end: &'static str) -> KeyRange {
+        KeyRange::from_wire(Bytes::from_static(key.as_bytes()), Bytes::from_static(end.as_bytes()))
+    }
+
+    #[test]
+    fn range_end_is_decoded_once() {
+        assert!(range("a", "").contains(b"a") && !range("a", "").contains(b"b"));
+        assert!(range("a", "\0").contains(b"zzz") && !range("b", "\0").contains(b"a"));
+        assert!(range("a", "c").contains(b"b") && !range("a", "c").contains(b"c"));
+        assert!(!range("c", "a").contains(b"b"));
+    }
+
+    #[test]
+    fn apiserver_housekeeping_is_replica_local() {
+        assert!(is_replica_local(b"compact_rev_key"));
+        assert!(is_replica_local(b"/registry/masterleases/10.0.0.1"));
+        assert!(!is_replica_local(b"/registry/services/endpoints/default/kubernetes2"));
+    }
+}
