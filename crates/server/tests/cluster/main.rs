@@ -9,6 +9,7 @@ mod clocks;
 mod cluster;
 mod corrupt;
 mod disks;
+mod example;
 mod fake;
 mod faults;
 mod garbage;
