@@ -45,6 +45,12 @@ impl LeaseIds {
     }
 }
 
+/// The whole seconds that are left of a lease. etcd counts nanoseconds and rounds down, so a lease has less than its time to
+/// live as soon as it is granted; of the milliseconds that are counted here, one has always begun.
+fn whole_seconds_left(remaining_ms: u64) -> i64 {
+    i64::try_from(remaining_ms.saturating_sub(1) / 1000).unwrap_or(i64::MAX)
+}
+
 /// The service.
 #[derive(Clone, Debug)]
 pub struct LeaseService {
@@ -148,7 +154,7 @@ impl Lease for LeaseService {
         let mut response =
             LeaseTimeToLiveResponse { header: Some(self.header()), id: request.id, ttl: -1, ..Default::default() };
         if let Some(lease) = lease {
-            response.ttl = (lease.remaining_ms / 1000) as i64;
+            response.ttl = whole_seconds_left(lease.remaining_ms);
             response.granted_ttl = lease.granted_ttl;
             if request.keys {
                 response.keys = lease.keys;
@@ -169,6 +175,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_second_that_has_begun_is_not_left() {
+        for (remaining_ms, seconds) in [(90_000, 89), (89_001, 89), (89_000, 88), (1_000, 0), (1, 0), (0, 0)] {
+            assert_eq!(whole_seconds_left(remaining_ms), seconds, "{remaining_ms} ms");
+        }
+    }
 
     #[test]
     fn lease_ids_are_positive_and_nobody_elses() {
