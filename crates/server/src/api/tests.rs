@@ -11,6 +11,8 @@ use eddy_proto::etcdserverpb::kv_client::KvClient;
 use eddy_proto::etcdserverpb::lease_client::LeaseClient;
 use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use eddy_proto::etcdserverpb::request_op::Request as Step;
+use eddy_proto::etcdserverpb::watch_client::WatchClient;
+use eddy_proto::etcdserverpb::watch_request::RequestUnion as WatchUnion;
 use eddy_proto::etcdserverpb::{self as pb, AlarmType};
 use eddy_proto::health::HealthCheckRequest;
 use eddy_proto::health::health_client::HealthClient;
@@ -334,6 +336,38 @@ async fn less_than_its_time_to_live_is_left_of_a_lease_at_once() {
         assert_eq!(left.granted_ttl, 90);
         assert!((70..90).contains(&left.ttl), "{left:?}");
     }
+}
+
+/// The requests of etcd's TestV3WatchProgressWaitsForSync.
+#[tokio::test]
+async fn what_a_watch_catches_up_with_comes_with_the_revision_of_the_store() {
+    const COUNT: i64 = 1001;
+    let served = Served::start().await;
+    for n in 0..COUNT {
+        served.put("foo", n.to_string()).await.unwrap();
+    }
+    let create = pb::WatchCreateRequest { key: "foo".into(), start_revision: 1, ..Default::default() };
+    let progress = pb::WatchProgressRequest {};
+    let request = |union| pb::WatchRequest { request_union: Some(union) };
+    let (requests, outgoing) = tokio::sync::mpsc::channel(4);
+    requests.send(request(WatchUnion::CreateRequest(create))).await.unwrap();
+    requests.send(request(WatchUnion::ProgressRequest(progress))).await.unwrap();
+    let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
+    let mut answers = WatchClient::new(served.channel.clone()).watch(outgoing).await.unwrap().into_inner();
+    let mut next = async || answers.message().await.unwrap().unwrap();
+    assert!(next().await.created);
+    let (mut events, mut responses) = (0, 0);
+    while events < COUNT {
+        let response = next().await;
+        assert_eq!(response.header, header(COUNT + 1), "after {events} events");
+        assert!(!response.events.is_empty(), "progress before the watch has caught up");
+        events += response.events.len() as i64;
+        responses += 1;
+    }
+    assert!(responses > 1, "one response tells nothing of those that have more to follow");
+    requests.send(request(WatchUnion::ProgressRequest(progress))).await.unwrap();
+    let told = next().await;
+    assert_eq!((told.header, told.events.len()), (header(COUNT + 1), 0));
 }
 
 #[tokio::test]

@@ -62,7 +62,8 @@ pub enum WatchItem {
     Events {
         /// The watcher.
         watch_id: i64,
-        /// For the header: everything of this watcher up to it has been said.
+        /// For the header. While the watcher catches up from history this is the store's revision, as in etcd, so more
+        /// events up to it may follow; otherwise it is the revision of the last of these commits.
         revision: Revision,
         /// The events.
         events: Vec<SharedEvent>,
@@ -413,7 +414,7 @@ impl WatchStream {
                 }
             }
         }
-        self.replay(&behind, commits, reached);
+        self.replay(&behind, commits, to);
     }
 
     fn compacted(&mut self, lost: &Behind, compact_revision: Revision) {
@@ -430,8 +431,8 @@ impl WatchStream {
         self.out.push_back(WatchItem::Compacted { watch_id: lost.id, compact_revision });
     }
 
-    /// Sends history to the watchers that it concerns.
-    fn replay(&mut self, behind: &[Behind], commits: Vec<Commit>, reached: Revision) {
+    /// Sends history to the watchers that it concerns. `revision` is the store's.
+    fn replay(&mut self, behind: &[Behind], commits: Vec<Commit>, revision: Revision) {
         let mut matcher = Matcher::default();
         for (place, b) in behind.iter().enumerate() {
             matcher.insert(&b.range, place);
@@ -449,7 +450,7 @@ impl WatchStream {
         }
         for (b, events) in behind.iter().zip(found) {
             if !events.is_empty() {
-                self.out.push_back(WatchItem::Events { watch_id: b.id, revision: reached, events });
+                self.out.push_back(WatchItem::Events { watch_id: b.id, revision, events });
                 self.sent(b.id);
             }
         }

@@ -99,7 +99,6 @@ fn note(item: WatchItem, watchers: &mut [Observed], model: &[Seen], seed: u64) {
             let watcher = watchers.iter_mut().find(|w| w.id == watch_id).unwrap();
             watcher.got.extend(events.iter().map(|event| seen(event)));
             assert!(watcher.got.last().unwrap().0 <= revision.get());
-            watcher.promised = watcher.promised.max(revision.get());
             watcher.check(model, seed);
         }
         WatchItem::Progress { revision, watch_id: None } => {
