@@ -13,8 +13,8 @@ use crate::load::replay::Trace;
 use crate::load::watchers::Watchers;
 use crate::load::workload::Workload;
 use crate::load::{Ends, closed, fill};
-use crate::results::Outcome;
-use crate::scenario::{Addressed, Cell, LoadKind, Scenario, System};
+use crate::results::Measured;
+use crate::scenario::{Addressed, Cell, LoadKind, LoadSpec, Scenario, System};
 use crate::target::binaries::Binaries;
 use crate::target::{Cluster, Places, Usage};
 
@@ -47,9 +47,8 @@ pub async fn run(
     cell: &Cell,
     seed: u64,
     progress: &(dyn Fn(&str, Option<u64>) + Sync),
-) -> Result<Outcome> {
+) -> Result<Measured> {
     let load = &scenario.load;
-    let timeout = Duration::from_millis(load.timeout_ms);
     let flags = match cell.system {
         System::Eddy => &scenario.cluster.eddy_flags,
         System::Etcd => &scenario.cluster.etcd_flags,
@@ -62,64 +61,89 @@ pub async fn run(
         Addressed::One => 1,
     };
     let numbered: Vec<_> = addresses.iter().cloned().enumerate().take(addressed).collect();
-    let ends = Ends::connect(&numbered, load.connections)?;
-    let workload = Arc::new(Workload::new(load));
+    let drive = Drive::new(scenario, cell, Ends::connect(&numbered, load.connections)?, seed);
     if load.mix.range + load.mix.serializable > 0.0 {
         progress("filling", None);
-        fill(&ends, &workload, load.keys, timeout).await?;
+        fill(&drive.ends, &drive.workload, load.keys, drive.timeout).await?;
         settle(&mut cluster, addressed, "filled").await?;
     }
-
-    let (from, until) =
-        (Duration::from_secs_f64(load.warmup_s), Duration::from_secs_f64(load.warmup_s + load.measure_s));
-    let recorder = Arc::new(Recorder::new(from, until, cell.nodes));
-    let prefix = if load.kind == LoadKind::Replay { REPLAYED } else { workload.prefix() };
+    let prefix = if load.kind == LoadKind::Replay { REPLAYED } else { drive.workload.prefix() };
     let watchers = match cell.watchers {
         0 => None,
-        count => Some(Watchers::start(&addresses, count, prefix, &recorder).await?),
+        count => Some(Watchers::start(&addresses, count, prefix, &drive.recorder).await?),
     };
     // The trace is read, and watchers stand, before the clock starts.
-    let trace = match &load.trace {
-        Some(path) => Some(Trace::load(&PathBuf::from(path))?),
-        None => None,
-    };
+    let trace = load.trace.as_ref().map(|path| Trace::load(&PathBuf::from(path))).transpose()?;
     let requests_per_round = trace.as_ref().map(Trace::len);
     // At rest: under load a node's answer tells of a moment long after the question.
     let before = cluster.usage().await?;
-    recorder.begin();
-    let driving = async {
-        let moments = || open::schedule(cell.rate, load.arrivals, until, seed);
-        let clients = ends.count();
-        match (load.kind, trace) {
-            (LoadKind::Closed, _) => closed::run(&ends, &workload, &recorder, cell.clients, timeout, seed).await,
-            (LoadKind::Open, _) => {
-                open::run(&ends, open::drawn(moments(), &workload, clients, seed), &recorder, timeout).await
-            }
-            (LoadKind::Replay, Some(trace)) => {
-                open::run(&ends, trace.play(cell.rate, clients, until), &recorder, timeout).await
-            }
-            (LoadKind::Replay, None) => bail!("the scenario has no trace"),
-        }
-    };
-    let watching = watch_over(&mut cluster, scenario, &recorder, progress);
-    tokio::try_join!(driving, watching)?;
+    drive.recorder.begin();
+    tokio::try_join!(drive.run(trace), watch_over(&mut cluster, scenario, &drive.recorder, progress))?;
 
     progress("catching up", None);
     let cut_at_end = scenario.network.events.last().is_some_and(|event| !event.heal);
     let catch_up = if cut_at_end { None } else { settle(&mut cluster, addressed, "end").await? };
     let after = cluster.usage().await?;
     drop(watchers);
-    let used = Used { before: &before, after: &after, during: recorder.epoch().elapsed() };
-    let mut outcome = assess(&recorder, load.measure_s, used, addressed)?;
+    let used = Used { before: &before, after: &after, during: drive.recorder.epoch().elapsed() };
+    let mut measured = assess(&drive.recorder, load.measure_s, used, addressed)?;
     if let Some(took) = catch_up {
-        outcome.metrics.push(("catch_up_ms".to_owned(), None, took.as_secs_f64() * 1000.0));
+        measured.metrics.push(("catch_up_ms".to_owned(), None, took.as_secs_f64() * 1000.0));
     } else if !cut_at_end {
         bail!("after {} s some node still lacks what was written", CATCH_UP.as_secs());
     }
     if let Some(requests) = requests_per_round {
-        outcome.metrics.push(("requests_per_round".to_owned(), None, requests as f64));
+        measured.metrics.push(("requests_per_round".to_owned(), None, requests as f64));
     }
-    Ok(outcome)
+    Ok(measured)
+}
+
+/// What drives the load of an experiment.
+struct Drive<'a> {
+    load: &'a LoadSpec,
+    cell: &'a Cell,
+    ends: Ends,
+    workload: Arc<Workload>,
+    recorder: Arc<Recorder>,
+    /// When the load ends, counted from its begin.
+    until: Duration,
+    timeout: Duration,
+    seed: u64,
+}
+
+impl<'a> Drive<'a> {
+    fn new(scenario: &'a Scenario, cell: &'a Cell, ends: Ends, seed: u64) -> Self {
+        let load = &scenario.load;
+        let from = Duration::from_secs_f64(load.warmup_s);
+        let until = Duration::from_secs_f64(load.warmup_s + load.measure_s);
+        Self {
+            load,
+            cell,
+            ends,
+            workload: Arc::new(Workload::new(load)),
+            recorder: Arc::new(Recorder::new(from, until, cell.nodes)),
+            until,
+            timeout: Duration::from_millis(load.timeout_ms),
+            seed,
+        }
+    }
+
+    /// Loads the cluster until the end of the measurement.
+    async fn run(&self, trace: Option<Trace>) -> Result<()> {
+        let Self { load, cell, ends, workload, recorder, until, timeout, seed } = self;
+        let clients = ends.count();
+        match (load.kind, trace) {
+            (LoadKind::Closed, _) => closed::run(ends, workload, recorder, cell.clients, *timeout, *seed).await,
+            (LoadKind::Open, _) => {
+                let moments = open::schedule(cell.rate, load.arrivals, *until, *seed);
+                open::run(ends, open::drawn(moments, workload, clients, *seed), recorder, *timeout).await
+            }
+            (LoadKind::Replay, Some(trace)) => {
+                open::run(ends, trace.play(cell.rate, clients, *until), recorder, *timeout).await
+            }
+            (LoadKind::Replay, None) => bail!("the scenario has no trace"),
+        }
+    }
 }
 
 /// Waits until all nodes show what was written at those addressed. Returns how long it took, the writing of the marks
@@ -165,26 +189,21 @@ struct Used<'a> {
     during: Duration,
 }
 
-fn assess(
-    recorder: &Recorder,
-    measure_s: f64,
-    Used { before, after, during }: Used,
-    addressed: usize,
-) -> Result<Outcome> {
+/// A metric: name, node (none: of all together), value.
+type Metric = (String, Option<usize>, f64);
+
+fn assess(recorder: &Recorder, measure_s: f64, used: Used, addressed: usize) -> Result<Measured> {
     let recorded = recorder.take();
     if recorded.completed == 0 {
         bail!("no operation succeeded: {}", recorded.first_error.unwrap_or_else(|| "none was due".to_owned()));
     }
-    let mut metrics = Vec::new();
-    let mut all = |name: &str, value: f64| metrics.push((name.to_owned(), None, value));
-    all("throughput", recorded.completed as f64 / measure_s);
-    all("failed", recorded.failed as f64);
-    all("refused", recorded.refused as f64);
+    let mut metrics = vec![
+        ("throughput".to_owned(), None, recorded.completed as f64 / measure_s),
+        ("failed".to_owned(), None, recorded.failed as f64),
+        ("refused".to_owned(), None, recorded.refused as f64),
+    ];
     for (operation, latencies) in &recorded.latencies {
-        for (name, q) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
-            all(&format!("{name}_ms {operation}"), latencies.value_at_quantile(q) as f64 / 1000.0);
-        }
-        all(&format!("mean_ms {operation}"), latencies.mean() / 1000.0);
+        metrics.extend(percentiles(latencies, &format!(" {operation}")));
     }
     // Of all operations of clients together, whatever they were.
     let mut together: Option<Histogram<u64>> = None;
@@ -196,41 +215,67 @@ fn assess(
             }
         }
     }
-    if let Some(latencies) = &together {
-        for (name, q) in [("p50_ms", 0.5), ("p99_ms", 0.99), ("p999_ms", 0.999), ("max_ms", 1.0)] {
-            all(name, latencies.value_at_quantile(q) as f64 / 1000.0);
-        }
-        all("mean_ms", latencies.mean() / 1000.0);
-    }
-    let answered = recorded.answered as f64;
-    let used = |of: Part| -> Vec<f64> { before.iter().zip(after).map(|(b, a)| of(a) - of(b)).collect() };
-    let sum = |of: Part| used(of).iter().sum::<f64>();
-    all("cpu_us_per_op", sum(|u| u.cpu_s) * 1e6 / answered);
-    all("written_bytes_per_op", sum(|u| u.written_bytes) / answered);
-    all("fsyncs_per_op", sum(|u| u.fsyncs) / answered);
-    all("peer_bytes_per_op", sum(|u| u.peer_bytes) / answered);
-    all("peer_bytes_per_s", sum(|u| u.peer_bytes) / during.as_secs_f64());
-    all("rss_mib", after.iter().map(|u| u.rss_bytes).fold(0.0, f64::max) / 1_048_576.0);
-    // What it costs a node that no client talks to when others write.
-    let idle = addressed..after.len();
-    let entries: f64 = used(|u| u.remote_entries)[idle.clone()].iter().sum();
-    if !idle.is_empty() && entries > 0.0 {
-        let cpu: f64 = used(|u| u.cpu_s)[idle].iter().sum();
-        all("cpu_us_per_remote_entry", cpu * 1e6 / entries);
-    }
-    let per_node: [(&str, Part); 5] = [
-        ("cpu_s", |u| u.cpu_s),
-        ("written_bytes", |u| u.written_bytes),
-        ("fsyncs", |u| u.fsyncs),
-        ("peer_bytes", |u| u.peer_bytes),
-        ("remote_entries", |u| u.remote_entries),
-    ];
-    for (name, of) in per_node {
-        metrics.extend(used(of).into_iter().enumerate().map(|(node, value)| (name.to_owned(), Some(node), value)));
-    }
-    metrics.extend(after.iter().enumerate().map(|(node, u)| ("rss_bytes".to_owned(), Some(node), u.rss_bytes)));
+    metrics.extend(together.iter().flat_map(|latencies| percentiles(latencies, "")));
+    metrics.extend(used.metrics(recorded.answered as f64, addressed));
     let latencies = recorded.latencies.into_iter().map(|(name, histogram)| (name.to_owned(), histogram)).collect();
-    Ok(Outcome { metrics, latencies, steps: recorded.steps })
+    Ok(Measured { metrics, latencies, steps: recorded.steps })
+}
+
+/// Percentiles and mean, milliseconds; `suffix` ends their names.
+fn percentiles(latencies: &Histogram<u64>, suffix: &str) -> Vec<Metric> {
+    let metric = |name: &str, us: f64| (format!("{name}_ms{suffix}"), None, us / 1000.0);
+    [("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)]
+        .map(|(name, q)| metric(name, latencies.value_at_quantile(q) as f64))
+        .into_iter()
+        .chain([metric("mean", latencies.mean())])
+        .collect()
+}
+
+impl Used<'_> {
+    /// What each node used of one thing.
+    fn by_node(&self, of: Part) -> Vec<f64> {
+        self.before.iter().zip(self.after).map(|(before, after)| of(after) - of(before)).collect()
+    }
+
+    fn sum(&self, of: Part) -> f64 {
+        self.by_node(of).iter().sum()
+    }
+
+    /// What was used for each answered operation, and by each node. Clients talked to the first `addressed` nodes.
+    fn metrics(&self, answered: f64, addressed: usize) -> Vec<Metric> {
+        let rss_mib = self.after.iter().map(|u| u.rss_bytes).fold(0.0, f64::max) / 1_048_576.0;
+        let mut metrics: Vec<Metric> = [
+            ("cpu_us_per_op", self.sum(|u| u.cpu_s) * 1e6 / answered),
+            ("written_bytes_per_op", self.sum(|u| u.written_bytes) / answered),
+            ("fsyncs_per_op", self.sum(|u| u.fsyncs) / answered),
+            ("peer_bytes_per_op", self.sum(|u| u.peer_bytes) / answered),
+            ("peer_bytes_per_s", self.sum(|u| u.peer_bytes) / self.during.as_secs_f64()),
+            ("rss_mib", rss_mib),
+        ]
+        .map(|(name, value)| (name.to_owned(), None, value))
+        .into();
+        // What it costs a node that no client talks to when others write.
+        let idle = addressed..self.after.len();
+        let entries: f64 = self.by_node(|u| u.remote_entries)[idle.clone()].iter().sum();
+        if !idle.is_empty() && entries > 0.0 {
+            let cpu: f64 = self.by_node(|u| u.cpu_s)[idle].iter().sum();
+            metrics.push(("cpu_us_per_remote_entry".to_owned(), None, cpu * 1e6 / entries));
+        }
+        let per_node: [(&str, Part); 5] = [
+            ("cpu_s", |u| u.cpu_s),
+            ("written_bytes", |u| u.written_bytes),
+            ("fsyncs", |u| u.fsyncs),
+            ("peer_bytes", |u| u.peer_bytes),
+            ("remote_entries", |u| u.remote_entries),
+        ];
+        for (name, of) in per_node {
+            let values = self.by_node(of).into_iter().enumerate();
+            metrics.extend(values.map(|(node, value)| (name.to_owned(), Some(node), value)));
+        }
+        let rss = self.after.iter().enumerate();
+        metrics.extend(rss.map(|(node, u)| ("rss_bytes".to_owned(), Some(node), u.rss_bytes)));
+        metrics
+    }
 }
 
 #[cfg(test)]
@@ -248,9 +293,9 @@ mod tests {
         let usage = |cpu_s, remote_entries| Usage { cpu_s, remote_entries, fsyncs: cpu_s * 10.0, ..Usage::default() };
         let (before, after) = ([usage(1.0, 0.0), usage(5.0, 7.0)], [usage(1.5, 0.0), usage(5.25, 107.0)]);
         let used = Used { before: &before, after: &after, during: Duration::from_secs(4) };
-        let outcome = assess(&recorder, 2.0, used, 1)?;
+        let measured = assess(&recorder, 2.0, used, 1)?;
         let metric = |name: &str, of| {
-            outcome.metrics.iter().find(|(n, node, _)| n == name && *node == of).map(|(_, _, value)| *value)
+            measured.metrics.iter().find(|(n, node, _)| n == name && *node == of).map(|(_, _, value)| *value)
         };
         assert_eq!(metric("throughput", None), Some(50.0));
         assert_eq!(metric("cpu_us_per_op", None), Some(7_500.0));

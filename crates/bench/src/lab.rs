@@ -10,8 +10,8 @@ use rand::{Rng, SeedableRng};
 
 use crate::experiment::{self, Bench};
 use crate::machine;
-use crate::results::{Origin, Results};
-use crate::scenario::{Cell, Scenario};
+use crate::results::{Measured, Origin, Results};
+use crate::scenario::{Cell, Scenario, System};
 
 /// Failures of one cell after which it is not tried again in this run.
 const TRIES: u32 = 2;
@@ -59,16 +59,11 @@ pub async fn run(
     until: Option<Instant>,
     progress: &dyn Progress,
 ) -> Result<Summary> {
-    let mut versions = Vec::new();
     for (scenario, text) in scenarios {
         results.scenario(&scenario.name, text)?;
-        for &system in &scenario.cluster.systems {
-            if !versions.iter().any(|(known, _)| *known == system) {
-                let built = machine::built(bench.binaries.of(system)?);
-                versions.push((system, format!("{}, built {built}", bench.binaries.version(system)?)));
-            }
-        }
     }
+    let about =
+        About { versions: versions(bench, scenarios)?, machine: machine::describe(), commit: machine::commit() };
     let cells: Vec<(&Scenario, Cell)> =
         scenarios.iter().flat_map(|(s, _)| s.cells().into_iter().map(move |c| (s, c))).collect();
     let repeat: Vec<_> = cells.iter().map(|(scenario, _)| scenario.repeat).collect();
@@ -77,7 +72,6 @@ pub async fn run(
     };
     let failed_before: Vec<_> = count(results)?.iter().map(|(_, failed)| *failed).collect();
     let all: u64 = repeat.iter().map(|n| u64::from(*n)).sum();
-    let (machine, commit) = (machine::describe(), machine::commit());
     let mut rng = SmallRng::from_os_rng();
     let mut summary = Summary::default();
     loop {
@@ -93,32 +87,12 @@ pub async fn run(
         }
         let name = format!("{}: {cell}", scenario.name);
         progress.begins(&name, finished, all, left);
-        let (began, since, seed, load) = (SystemTime::now(), Instant::now(), rng.random(), machine::load());
-        let outcome = experiment::run(bench, scenario, cell, seed, &|phase, done| progress.phase(phase, done)).await;
-        let version = versions.iter().find(|(system, _)| *system == cell.system).context("its version was asked")?;
-        let origin = Origin {
-            scenario: scenario.name.clone(),
-            seed,
-            began: machine::utc(began),
-            seconds: since.elapsed().as_secs_f64(),
-            version: version.1.clone(),
-            source: commit.clone(),
-            machine: machine.clone(),
-            load,
-        };
-        match outcome {
-            Ok(outcome) => {
-                results.keep(cell, &origin, Ok(&outcome))?;
+        let (origin, measured) = one(bench, scenario, cell, rng.random(), &about, progress).await?;
+        match measured {
+            Ok(measured) => {
+                results.keep(cell, &origin, Ok(&measured))?;
                 summary.finished += 1;
-                let metric = |name: &str| outcome.metrics.iter().find(|(n, _, _)| n == name).map_or(f64::NAN, |m| m.2);
-                let text = format!(
-                    "{:.0} /s, p50 {:.2} ms, p99 {:.2} ms, {:.0} failed",
-                    metric("throughput"),
-                    metric("p50_ms"),
-                    metric("p99_ms"),
-                    metric("failed")
-                );
-                progress.ended(&name, &text);
+                progress.ended(&name, &in_short(&measured));
             }
             Err(error) => {
                 let why = format!("{error:#}");
@@ -129,6 +103,61 @@ pub async fn run(
         }
     }
     Ok(summary)
+}
+
+/// What is the same for all experiments of a run.
+struct About {
+    /// What each program says of itself, and when it was built.
+    versions: Vec<(System, String)>,
+    machine: String,
+    commit: String,
+}
+
+fn versions(bench: &Bench, scenarios: &[(Scenario, String)]) -> Result<Vec<(System, String)>> {
+    let mut versions = Vec::new();
+    for &system in scenarios.iter().flat_map(|(scenario, _)| &scenario.cluster.systems) {
+        if !versions.iter().any(|(known, _)| *known == system) {
+            let built = machine::built(bench.binaries.of(system)?);
+            versions.push((system, format!("{}, built {built}", bench.binaries.version(system)?)));
+        }
+    }
+    Ok(versions)
+}
+
+/// One experiment: where it comes from, and what it measured or why it failed.
+async fn one(
+    bench: &Bench,
+    scenario: &Scenario,
+    cell: &Cell,
+    seed: u64,
+    about: &About,
+    progress: &dyn Progress,
+) -> Result<(Origin, Result<Measured>)> {
+    let (began, since, load) = (SystemTime::now(), Instant::now(), machine::load());
+    let measured = experiment::run(bench, scenario, cell, seed, &|phase, done| progress.phase(phase, done)).await;
+    let version = about.versions.iter().find(|(system, _)| *system == cell.system).context("its version was asked")?;
+    let origin = Origin {
+        scenario: scenario.name.clone(),
+        seed,
+        began: machine::utc(began),
+        seconds: since.elapsed().as_secs_f64(),
+        version: version.1.clone(),
+        source: about.commit.clone(),
+        machine: about.machine.clone(),
+        load,
+    };
+    Ok((origin, measured))
+}
+
+fn in_short(measured: &Measured) -> String {
+    let metric = |name: &str| measured.metrics.iter().find(|(n, _, _)| n == name).map_or(f64::NAN, |m| m.2);
+    format!(
+        "{:.0} /s, p50 {:.2} ms, p99 {:.2} ms, {:.0} failed",
+        metric("throughput"),
+        metric("p50_ms"),
+        metric("p99_ms"),
+        metric("failed")
+    )
 }
 
 /// About how long an experiment takes.

@@ -49,14 +49,14 @@ struct Links {
     bytes: HashMap<Link, u64>,
 }
 
-struct Shared {
+struct Network {
     shape: Shape,
     links: Mutex<Links>,
     /// Counts changes of what is cut.
     changed: watch::Sender<u64>,
 }
 
-impl Shared {
+impl Network {
     fn links(&self) -> MutexGuard<'_, Links> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,7 +88,7 @@ impl Shared {
 
 /// The relays of a cluster. They end when this is dropped.
 pub struct Relays {
-    shared: Arc<Shared>,
+    network: Arc<Network>,
     addresses: Vec<SocketAddr>,
     _tasks: JoinSet<()>,
 }
@@ -99,14 +99,14 @@ impl Relays {
     /// # Errors
     /// When no port can be had.
     pub async fn start(targets: &[SocketAddr], shape: Shape, seed: u64) -> Result<Self> {
-        let shared = Arc::new(Shared { shape, links: Mutex::default(), changed: watch::Sender::new(0) });
+        let network = Arc::new(Network { shape, links: Mutex::default(), changed: watch::Sender::new(0) });
         let (mut tasks, mut addresses) = (JoinSet::new(), Vec::new());
         for (to, target) in targets.iter().copied().enumerate() {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             addresses.push(listener.local_addr()?);
-            tasks.spawn(accept(Arc::clone(&shared), listener, to, target, seed ^ (to as u64) << 32));
+            tasks.spawn(accept(Arc::clone(&network), listener, to, target, seed ^ (to as u64) << 32));
         }
-        Ok(Self { shared, addresses, _tasks: tasks })
+        Ok(Self { network, addresses, _tasks: tasks })
     }
 
     /// Where the others find a node.
@@ -116,58 +116,58 @@ impl Relays {
 
     /// Says which process a node is.
     pub fn process(&self, node: usize, id: u32) {
-        self.shared.links().processes.insert(id, node);
+        self.network.links().processes.insert(id, node);
     }
 
     /// Cuts links, each in its one direction.
     pub fn cut(&self, links: impl IntoIterator<Item = Link>) {
-        self.shared.links().cut.extend(links);
-        self.shared.changed.send_modify(|n| *n += 1);
+        self.network.links().cut.extend(links);
+        self.network.changed.send_modify(|n| *n += 1);
     }
 
     /// All links work again.
     pub fn heal(&self) {
-        self.shared.links().cut.clear();
-        self.shared.changed.send_modify(|n| *n += 1);
+        self.network.links().cut.clear();
+        self.network.changed.send_modify(|n| *n += 1);
     }
 
     /// Bytes that a node has sent so far.
     pub fn sent_bytes(&self, node: usize) -> u64 {
-        self.shared.links().bytes.iter().filter(|((from, _), _)| *from == node).map(|(_, n)| n).sum()
+        self.network.links().bytes.iter().filter(|((from, _), _)| *from == node).map(|(_, n)| n).sum()
     }
 }
 
-async fn accept(shared: Arc<Shared>, listener: TcpListener, to: usize, target: SocketAddr, seed: u64) {
+async fn accept(network: Arc<Network>, listener: TcpListener, to: usize, target: SocketAddr, seed: u64) {
     let mut connections = JoinSet::new();
     let mut seeds = SmallRng::seed_from_u64(seed);
     while let Ok((stream, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        let (shared, seed) = (Arc::clone(&shared), seeds.random());
+        let (network, seed) = (Arc::clone(&network), seeds.random());
         connections.spawn(async move {
             // A connection that breaks ends here as it would without a relay: both its ends are closed.
-            let _broken = carry(shared, stream, to, target, seed).await;
+            let _broken = carry(network, stream, to, target, seed).await;
         });
     }
 }
 
-async fn carry(shared: Arc<Shared>, here: TcpStream, to: usize, target: SocketAddr, seed: u64) -> Result<()> {
-    let from = dialler(&shared, &here).await.context("the process that dialled is not known")?;
+async fn carry(network: Arc<Network>, here: TcpStream, to: usize, target: SocketAddr, seed: u64) -> Result<()> {
+    let from = dialler(&network, &here).await.context("the process that dialled is not known")?;
     let (there_link, back_link) = ((from, to), (to, from));
-    shared.works(there_link).await;
-    shared.works(back_link).await;
+    network.works(there_link).await;
+    network.works(back_link).await;
     let there = TcpStream::connect(target).await?;
     here.set_nodelay(true)?;
     there.set_nodelay(true)?;
     let (here_read, here_write) = here.into_split();
     let (there_read, there_write) = there.into_split();
     tokio::select! {
-        ended = pipe(&shared, there_link, here_read, there_write, seed) => ended,
-        ended = pipe(&shared, back_link, there_read, here_write, seed.wrapping_add(1)) => ended,
+        ended = pipe(&network, there_link, here_read, there_write, seed) => ended,
+        ended = pipe(&network, back_link, there_read, here_write, seed.wrapping_add(1)) => ended,
     }
 }
 
 /// Carries one direction until it ends.
-async fn pipe(shared: &Shared, link: Link, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, seed: u64) -> Result<()> {
+async fn pipe(network: &Network, link: Link, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, seed: u64) -> Result<()> {
     let (send, mut arriving) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
     let reading = async {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -178,14 +178,14 @@ async fn pipe(shared: &Shared, link: Link, mut from: OwnedReadHalf, mut to: Owne
                 return anyhow::Ok(());
             }
             chunk.truncate(length);
-            let at = shared.arrival(link, length, rng.random());
+            let at = network.arrival(link, length, rng.random());
             send.send((at, chunk)).await?;
         }
     };
     let writing = async {
         while let Some((at, chunk)) = arriving.recv().await {
             tokio::time::sleep_until(at).await;
-            shared.works(link).await;
+            network.works(link).await;
             to.write_all(&chunk).await?;
         }
         anyhow::Ok(())
@@ -198,11 +198,11 @@ async fn pipe(shared: &Shared, link: Link, mut from: OwnedReadHalf, mut to: Owne
 }
 
 /// The node whose process holds the other end of a connection.
-async fn dialler(shared: &Shared, stream: &TcpStream) -> Option<usize> {
+async fn dialler(network: &Network, stream: &TcpStream) -> Option<usize> {
     let (remote, local) = (stream.peer_addr().ok()?.port(), stream.local_addr().ok()?.port());
     let until = Instant::now() + LOOK_FOR;
     loop {
-        let processes: Vec<_> = shared.links().processes.iter().map(|(id, node)| (*id, *node)).collect();
+        let processes: Vec<_> = network.links().processes.iter().map(|(id, node)| (*id, *node)).collect();
         let found = tokio::task::spawn_blocking(move || {
             let tables =
                 ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());

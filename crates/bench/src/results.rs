@@ -59,7 +59,7 @@ CREATE INDEX step_of ON step (experiment);
 
 /// What one experiment measured.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct Measured {
     /// Name, node (none: of all together), value.
     pub metrics: Vec<(String, Option<usize>, f64)>,
     /// Latencies by operation, microseconds.
@@ -99,13 +99,13 @@ pub struct Experiment {
     /// Where it comes from.
     pub origin: Origin,
     /// What it measured.
-    pub outcome: Outcome,
+    pub measured: Measured,
 }
 
 impl Experiment {
     /// A metric of all nodes together.
     pub fn metric(&self, name: &str) -> Option<f64> {
-        self.outcome.metrics.iter().find(|(n, node, _)| n == name && node.is_none()).map(|(_, _, value)| *value)
+        self.measured.metrics.iter().find(|(n, node, _)| n == name && node.is_none()).map(|(_, _, value)| *value)
     }
 }
 
@@ -187,7 +187,7 @@ impl Results {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn keep(&mut self, cell: &Cell, origin: &Origin, outcome: Result<&Outcome, &str>) -> Result<i64> {
+    pub fn keep(&mut self, cell: &Cell, origin: &Origin, measured: Result<&Measured, &str>) -> Result<i64> {
         let all = self.file.transaction()?;
         all.execute(
             "INSERT INTO experiment (scenario, cell, seed, began, seconds, version, source, machine, load, error)
@@ -203,24 +203,24 @@ impl Results {
                 origin.source,
                 origin.machine,
                 origin.load,
-                outcome.err(),
+                measured.err(),
             ],
         )?;
         let id = all.last_insert_rowid();
-        if let Ok(outcome) = outcome {
+        if let Ok(measured) = measured {
             let mut metric = all.prepare("INSERT INTO metric VALUES (?, ?, ?, ?)")?;
-            for (name, node, value) in outcome.metrics.iter().filter(|(_, _, value)| value.is_finite()) {
+            for (name, node, value) in measured.metrics.iter().filter(|(_, _, value)| value.is_finite()) {
                 metric.execute(params![id, name, node.map(|n| n as i64), value])?;
             }
             let mut latency = all.prepare("INSERT INTO latency VALUES (?, ?, ?, ?)")?;
-            for (operation, histogram) in &outcome.latencies {
+            for (operation, histogram) in &measured.latencies {
                 for bar in histogram.iter_recorded() {
                     let (us, count) = (bar.value_iterated_to(), bar.count_at_value());
                     latency.execute(params![id, operation, us.cast_signed(), count.cast_signed()])?;
                 }
             }
             let mut step = all.prepare("INSERT INTO step VALUES (?, ?, ?, ?, ?, ?, ?)")?;
-            for (node, steps) in outcome.steps.iter().enumerate() {
+            for (node, steps) in measured.steps.iter().enumerate() {
                 for (number, s) in steps.iter().enumerate() {
                     let numbers = [s.done, s.failed, s.latency_us_sum, s.latency_us_max].map(u64::cast_signed);
                     step.execute(params![
@@ -265,7 +265,7 @@ impl Results {
         for row in rows {
             let (id, cell, origin) = row?;
             let cell = serde_json::from_str(&cell).with_context(|| format!("the cell of experiment {id}"))?;
-            experiments.push(Experiment { id, cell, origin, outcome: self.outcome(id)? });
+            experiments.push(Experiment { id, cell, origin, measured: self.measured(id)? });
         }
         Ok(experiments)
     }
@@ -283,20 +283,20 @@ impl Results {
             .collect()
     }
 
-    fn outcome(&self, id: i64) -> Result<Outcome> {
-        let mut outcome = Outcome::default();
+    fn measured(&self, id: i64) -> Result<Measured> {
+        let mut measured = Measured::default();
         let mut query = self.file.prepare("SELECT name, node, value FROM metric WHERE experiment = ?")?;
         let metrics = query
             .query_map([id], |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?.map(|n| n as usize), row.get(2)?)))?;
-        outcome.metrics = metrics.collect::<Result<_, _>>()?;
+        measured.metrics = metrics.collect::<Result<_, _>>()?;
         let mut query = self.file.prepare("SELECT operation, us, count FROM latency WHERE experiment = ?")?;
         let mut rows = query.query([id])?;
         while let Some(row) = rows.next()? {
             let (operation, us, count): (String, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            if outcome.latencies.last().is_none_or(|(last, _)| *last != operation) {
-                outcome.latencies.push((operation, histogram()));
+            if measured.latencies.last().is_none_or(|(last, _)| *last != operation) {
+                measured.latencies.push((operation, histogram()));
             }
-            if let Some((_, histogram)) = outcome.latencies.last_mut() {
+            if let Some((_, histogram)) = measured.latencies.last_mut() {
                 histogram.record_n(us.cast_unsigned(), count.cast_unsigned())?;
             }
         }
@@ -306,16 +306,16 @@ impl Results {
         let mut rows = query.query([id])?;
         while let Some(row) = rows.next()? {
             let node = row.get::<_, i64>(0)? as usize;
-            outcome.steps.resize(outcome.steps.len().max(node + 1), Vec::new());
+            measured.steps.resize(measured.steps.len().max(node + 1), Vec::new());
             let number = |column| row.get::<_, i64>(column).map(i64::cast_unsigned);
-            outcome.steps[node].push(Step {
+            measured.steps[node].push(Step {
                 done: number(1)?,
                 failed: number(2)?,
                 latency_us_sum: number(3)?,
                 latency_us_max: number(4)?,
             });
         }
-        Ok(outcome)
+        Ok(measured)
     }
 }
 

@@ -168,7 +168,7 @@ fn line_point(groups: &[Group], axis: Axis, metric: &str) -> String {
 fn merged(group: &Group, operation: &str) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;
     for (_, latencies) in
-        group.experiments.iter().flat_map(|e| &e.outcome.latencies).filter(|(name, _)| name == operation)
+        group.experiments.iter().flat_map(|e| &e.measured.latencies).filter(|(name, _)| name == operation)
     {
         // All have the same bounds.
         all.get_or_insert_with(histogram).add(latencies).ok()?;
@@ -265,11 +265,11 @@ fn timeline(scenario: &Scenario, groups: &[Group]) -> Drawn {
 
 /// Operations per second and node of one side, over the time; steps are taken together where there are very many.
 fn rates(group: &Group, is_of: &dyn Fn(usize) -> bool, nodes: usize) -> Vec<Point> {
-    let steps = group.experiments.iter().flat_map(|e| e.outcome.steps.iter().map(Vec::len)).max().unwrap_or(0);
+    let steps = group.experiments.iter().flat_map(|e| e.measured.steps.iter().map(Vec::len)).max().unwrap_or(0);
     let wide = steps.div_ceil(STEPS_SHOWN).max(1);
     let rates = (0..steps / wide).filter_map(|place| {
         let runs = group.experiments.iter().map(|experiment| {
-            let of_side = experiment.outcome.steps.iter().enumerate().filter(|(node, _)| is_of(*node));
+            let of_side = experiment.measured.steps.iter().enumerate().filter(|(node, _)| is_of(*node));
             let here = of_side.flat_map(|(_, steps)| steps.iter().skip(place * wide).take(wide));
             let done: u64 = here.map(|step| step.done).sum();
             done as f64 / (STEP.as_secs_f64() * wide as f64) / nodes as f64

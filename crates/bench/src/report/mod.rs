@@ -158,7 +158,7 @@ fn table(groups: &[Group]) -> Block {
 /// Latencies by operation, where there is more to say than the table of all does.
 fn latencies(groups: &[Group]) -> Option<Block> {
     let mut operations: Vec<&str> = Vec::new();
-    for (operation, _) in groups.iter().flat_map(|g| &g.experiments).flat_map(|e| &e.outcome.latencies) {
+    for (operation, _) in groups.iter().flat_map(|g| &g.experiments).flat_map(|e| &e.measured.latencies) {
         if !operations.contains(&operation.as_str()) {
             operations.push(operation);
         }

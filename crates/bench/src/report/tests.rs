@@ -1,6 +1,6 @@
 use super::*;
 use crate::load::recorder::{Step, histogram};
-use crate::results::{Origin, Outcome};
+use crate::results::{Measured, Origin};
 
 const SCENARIO: &str = "
 name = 's'
@@ -55,7 +55,7 @@ fn results(runs: u32) -> Result<Results> {
             let metrics = [("throughput", throughput), ("p50_ms", 0.5), ("p99_ms", 1.0)];
             let metrics = metrics.map(|(name, value)| (name.to_owned(), None, value)).to_vec();
             let origin = Origin { scenario: "s".into(), load: 0.5, version: "v1".into(), ..Origin::default() };
-            results.keep(&cell, &origin, Ok(&Outcome { metrics, latencies: vec![("put".into(), put)], steps }))?;
+            results.keep(&cell, &origin, Ok(&Measured { metrics, latencies: vec![("put".into(), put)], steps }))?;
         }
     }
     Ok(results)

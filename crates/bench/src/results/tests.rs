@@ -14,12 +14,12 @@ fn cell(nodes: usize) -> Cell {
     }
 }
 
-fn outcome() -> Outcome {
+fn measured() -> Measured {
     let mut put = histogram();
     for us in [100, 100, 2_000, 3_600_000_000] {
         put.record(us).expect("in bounds");
     }
-    Outcome {
+    Measured {
         metrics: vec![
             ("throughput".into(), None, 12.5),
             ("cpu_s".into(), Some(2), 0.25),
@@ -37,7 +37,7 @@ fn an_experiment_comes_back_as_it_was_kept() -> Result<()> {
     let origin = Origin { scenario: "s".into(), seed: u64::MAX - 3, began: "today".into(), ..Origin::default() };
     let mut results = Results::open(&path)?;
     results.scenario("s", "text")?;
-    let id = results.keep(&cell(3), &origin, Ok(&outcome()))?;
+    let id = results.keep(&cell(3), &origin, Ok(&measured()))?;
     drop(results);
 
     let results = Results::open(&path)?;
@@ -46,10 +46,10 @@ fn an_experiment_comes_back_as_it_was_kept() -> Result<()> {
     let [kept] = &experiments[..] else { panic!("{} experiments", experiments.len()) };
     assert_eq!((kept.id, &kept.cell, &kept.origin), (id, &cell(3), &origin));
     // What is not a number is not kept.
-    assert_eq!(kept.outcome.metrics, &outcome().metrics[..2]);
+    assert_eq!(kept.measured.metrics, &measured().metrics[..2]);
     assert_eq!((kept.metric("throughput"), kept.metric("cpu_s")), (Some(12.5), None));
-    assert_eq!(kept.outcome.latencies, outcome().latencies);
-    assert_eq!(kept.outcome.steps, outcome().steps);
+    assert_eq!(kept.measured.latencies, measured().latencies);
+    assert_eq!(kept.measured.steps, measured().steps);
     Ok(())
 }
 
@@ -58,9 +58,9 @@ fn finished_and_failed_are_counted_apart() -> Result<()> {
     let mut results = Results::open(Path::new(":memory:"))?;
     results.scenario("s", "text")?;
     let origin = Origin { scenario: "s".into(), ..Origin::default() };
-    results.keep(&cell(3), &origin, Ok(&outcome()))?;
+    results.keep(&cell(3), &origin, Ok(&measured()))?;
     results.keep(&cell(3), &origin, Err("it did not start"))?;
-    results.keep(&cell(3), &origin, Ok(&outcome()))?;
+    results.keep(&cell(3), &origin, Ok(&measured()))?;
     assert_eq!((results.finished("s", &cell(3))?, results.finished("s", &cell(5))?), ((2, 1), (0, 0)));
     assert_eq!(results.experiments("s")?.len(), 2);
     assert_eq!(results.failures("s")?, [(cell(3), "it did not start".to_owned())]);
@@ -72,7 +72,7 @@ fn a_changed_scenario_does_not_mix_with_what_it_was() -> Result<()> {
     let mut results = Results::open(Path::new(":memory:"))?;
     results.scenario("s", "first")?;
     results.scenario("s", "changed before anything ran")?;
-    results.keep(&cell(1), &Origin { scenario: "s".into(), ..Origin::default() }, Ok(&outcome()))?;
+    results.keep(&cell(1), &Origin { scenario: "s".into(), ..Origin::default() }, Ok(&measured()))?;
     results.scenario("s", "changed before anything ran")?;
     let error = results.scenario("s", "changed later").expect_err("mixed").to_string();
     assert!(error.contains("another scenario 's'"), "{error}");

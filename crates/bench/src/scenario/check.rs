@@ -1,6 +1,6 @@
 //! What makes no sense in a scenario.
 
-use super::{FigureSpec, LoadKind, Scenario};
+use super::{FigureSpec, LoadKind, LoadSpec, Scenario};
 
 /// Largest cluster that is started on one machine.
 const NODES_MAX: usize = 64;
@@ -10,14 +10,29 @@ type Wrong = (&'static str, String);
 
 impl Scenario {
     pub(super) fn check(&self) -> Result<(), Wrong> {
-        let fail = |field, message: &str| Err((field, message.to_owned()));
         if self.name.is_empty() || !self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
             return fail("name", "use letters, digits and -");
         }
         if self.repeat == 0 {
             return fail("repeat", "0 experiments measure nothing");
         }
-        let (cluster, load, network) = (&self.cluster, &self.load, &self.network);
+        self.check_network(self.check_cluster()?)?;
+        check_kind(&self.load)?;
+        check_mix(&self.load)?;
+        check_sizes(&self.load)?;
+        for figure in &self.figures {
+            if let FigureSpec::Line { x, .. } = figure
+                && self.cells().iter().all(|cell| cell.on(*x) == self.cells()[0].on(*x))
+            {
+                return Err(("figure.x", format!("{} is the same in all experiments", x.label())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the size of the smallest cluster.
+    fn check_cluster(&self) -> Result<usize, Wrong> {
+        let cluster = &self.cluster;
         if cluster.systems.is_empty() || cluster.disk.is_empty() || cluster.flush_delay_ms.is_empty() {
             return fail("cluster", "an empty list leaves nothing to measure");
         }
@@ -25,7 +40,11 @@ impl Scenario {
         if cluster.nodes.iter().any(|n| *n == 0 || *n > NODES_MAX) {
             return Err(("cluster.nodes", format!("from 1 to {NODES_MAX}")));
         }
-        let time = |t: f64| t.is_finite() && t >= 0.0;
+        Ok(*smallest)
+    }
+
+    fn check_network(&self, smallest: usize) -> Result<(), Wrong> {
+        let (network, load) = (&self.network, &self.load);
         if !network.round_trip_ms.iter().all(|t| time(*t)) || !time(network.jitter_ms) {
             return fail("network", "times are numbers from 0 on");
         }
@@ -38,69 +57,83 @@ impl Scenario {
             if kinds != 1 {
                 return fail("network.event", "each has one of isolate, silence, heal");
             }
-            if named.iter().flat_map(|nodes| nodes.iter()).any(|node| node >= smallest) {
+            if named.iter().flat_map(|nodes| nodes.iter()).any(|node| *node >= smallest) {
                 return fail("network.event", "names a node that the smallest cluster does not have");
             }
             if !time(event.at_s) || event.at_s >= load.measure_s {
                 return fail("network.event", "at_s lies within load.measure_s");
             }
         }
-        let mix = [load.mix.put, load.mix.range, load.mix.serializable, load.mix.txn, load.mix.keepalive];
-        if mix.iter().any(|share| !time(*share)) {
-            return fail("load.mix", "shares are numbers from 0 on");
-        }
-        match load.kind {
-            LoadKind::Closed if load.clients.is_empty() || load.clients.contains(&0) => {
-                return fail("load.clients", "a closed loop needs clients");
-            }
-            LoadKind::Closed if !load.rate.is_empty() => return fail("load.rate", "a closed loop has no rate"),
-            LoadKind::Open | LoadKind::Replay if !load.clients.is_empty() => {
-                return fail("load.clients", "only a closed loop has a number of clients");
-            }
-            LoadKind::Open | LoadKind::Replay
-                if load.rate.is_empty() || load.rate.iter().any(|r| !time(*r) || *r == 0.0) =>
-            {
-                return fail("load.rate", "this kind of load needs rates above 0");
-            }
-            LoadKind::Open if load.mix.keepalive > 0.0 => {
-                return fail("load.mix.keepalive", "renewals follow each other on a stream: only in a closed loop");
-            }
-            LoadKind::Replay if load.trace.is_none() => return fail("load.trace", "which trace is to be replayed?"),
-            LoadKind::Closed | LoadKind::Open if load.trace.is_some() => {
-                return fail("load.trace", "only kind = \"replay\" has a trace");
-            }
-            _ => {}
-        }
-        if load.kind == LoadKind::Replay && mix.iter().any(|share| *share > 0.0) {
-            return fail("load.mix", "a replay has the mix that was recorded");
-        }
-        if load.kind != LoadKind::Replay && mix.iter().sum::<f64>() <= 0.0 {
-            return fail("load.mix", "all shares are 0");
-        }
-        if load.connections == 0 || load.keys == 0 || load.watchers.is_empty() {
-            return fail("load", "connections and keys are at least 1, watchers is not empty");
-        }
-        if !(16..=512).contains(&load.key_bytes) {
-            return fail("load.key_bytes", "from 16 to 512");
-        }
-        if !(32..=1 << 20).contains(&load.value_bytes) {
-            return fail("load.value_bytes", "from 32 (the moment of writing is in it) to 1 MiB");
-        }
-        if !time(load.warmup_s)
-            || !time(load.measure_s)
-            || load.measure_s == 0.0
-            || load.measure_s > 86_400.0
-            || load.timeout_ms == 0
-        {
-            return fail("load", "warmup_s, measure_s (up to a day) and timeout_ms are times");
-        }
-        for figure in &self.figures {
-            if let FigureSpec::Line { x, .. } = figure
-                && self.cells().iter().all(|cell| cell.on(*x) == self.cells()[0].on(*x))
-            {
-                return Err(("figure.x", format!("{} is the same in all experiments", x.label())));
-            }
-        }
         Ok(())
     }
+}
+
+fn fail<T>(field: &'static str, message: &str) -> Result<T, Wrong> {
+    Err((field, message.to_owned()))
+}
+
+fn time(t: f64) -> bool {
+    t.is_finite() && t >= 0.0
+}
+
+fn check_mix(load: &LoadSpec) -> Result<(), Wrong> {
+    let mix = [load.mix.put, load.mix.range, load.mix.serializable, load.mix.txn, load.mix.keepalive];
+    if mix.iter().any(|share| !time(*share)) {
+        return fail("load.mix", "shares are numbers from 0 on");
+    }
+    if load.kind == LoadKind::Replay && mix.iter().any(|share| *share > 0.0) {
+        return fail("load.mix", "a replay has the mix that was recorded");
+    }
+    if load.kind != LoadKind::Replay && mix.iter().sum::<f64>() <= 0.0 {
+        return fail("load.mix", "all shares are 0");
+    }
+    Ok(())
+}
+
+/// Each kind of load has fields of its own.
+fn check_kind(load: &LoadSpec) -> Result<(), Wrong> {
+    match load.kind {
+        LoadKind::Closed if load.clients.is_empty() || load.clients.contains(&0) => {
+            return fail("load.clients", "a closed loop needs clients");
+        }
+        LoadKind::Closed if !load.rate.is_empty() => return fail("load.rate", "a closed loop has no rate"),
+        LoadKind::Open | LoadKind::Replay if !load.clients.is_empty() => {
+            return fail("load.clients", "only a closed loop has a number of clients");
+        }
+        LoadKind::Open | LoadKind::Replay
+            if load.rate.is_empty() || load.rate.iter().any(|r| !time(*r) || *r == 0.0) =>
+        {
+            return fail("load.rate", "this kind of load needs rates above 0");
+        }
+        LoadKind::Open if load.mix.keepalive > 0.0 => {
+            return fail("load.mix.keepalive", "renewals follow each other on a stream: only in a closed loop");
+        }
+        LoadKind::Replay if load.trace.is_none() => return fail("load.trace", "which trace is to be replayed?"),
+        LoadKind::Closed | LoadKind::Open if load.trace.is_some() => {
+            return fail("load.trace", "only kind = \"replay\" has a trace");
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn check_sizes(load: &LoadSpec) -> Result<(), Wrong> {
+    if load.connections == 0 || load.keys == 0 || load.watchers.is_empty() {
+        return fail("load", "connections and keys are at least 1, watchers is not empty");
+    }
+    if !(16..=512).contains(&load.key_bytes) {
+        return fail("load.key_bytes", "from 16 to 512");
+    }
+    if !(32..=1 << 20).contains(&load.value_bytes) {
+        return fail("load.value_bytes", "from 32 (the moment of writing is in it) to 1 MiB");
+    }
+    if !time(load.warmup_s)
+        || !time(load.measure_s)
+        || load.measure_s == 0.0
+        || load.measure_s > 86_400.0
+        || load.timeout_ms == 0
+    {
+        return fail("load", "warmup_s, measure_s (up to a day) and timeout_ms are times");
+    }
+    Ok(())
 }

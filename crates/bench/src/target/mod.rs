@@ -105,6 +105,20 @@ pub struct Cluster {
     _dir: TempDir,
 }
 
+/// Relays before the peer ports, if links are to be shaped or cut.
+async fn relays(cell: &Cell, network: &NetworkSpec, peers: &[SocketAddr], seed: u64) -> Result<Option<Relays>> {
+    let shaped = cell.round_trip_ms > 0.0 || network.jitter_ms > 0.0 || network.kib_per_second.is_some();
+    if !shaped && network.events.is_empty() {
+        return Ok(None);
+    }
+    let shape = Shape {
+        delay: Duration::from_secs_f64(cell.round_trip_ms / 2000.0),
+        jitter: Duration::from_secs_f64(network.jitter_ms / 1000.0),
+        bytes_per_second: network.kib_per_second.map(|n| n * 1024),
+    };
+    Relays::start(peers, shape, seed).await.map(Some)
+}
+
 impl Cluster {
     /// Starts the cluster of a cell and waits until every node shows what is written at the first.
     ///
@@ -123,17 +137,7 @@ impl Cluster {
         let ports = free_ports(2 * cell.nodes)?;
         let (client_ports, peer_ports) = ports.split_at(cell.nodes);
         let listening: Vec<_> = peer_ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect();
-        let shape = Shape {
-            delay: Duration::from_secs_f64(cell.round_trip_ms / 2000.0),
-            jitter: Duration::from_secs_f64(network.jitter_ms / 1000.0),
-            bytes_per_second: network.kib_per_second.map(|n| n * 1024),
-        };
-        let shaped = cell.round_trip_ms > 0.0 || network.jitter_ms > 0.0 || network.kib_per_second.is_some();
-        let relays = if shaped || !network.events.is_empty() {
-            Some(Relays::start(&listening, shape, seed).await?)
-        } else {
-            None
-        };
+        let relays = relays(cell, network, &listening, seed).await?;
         let advertised: Vec<_> = match &relays {
             Some(relays) => (0..cell.nodes).map(|i| relays.address(i)).collect(),
             None => listening.clone(),
@@ -142,26 +146,17 @@ impl Cluster {
         let mut nodes = Vec::new();
         for place in 0..cell.nodes {
             let address = format!("127.0.0.1:{}", client_ports[place]);
+            let own_flags = [
+                ("--listen-client-urls", format!("http://{address}")),
+                ("--advertise-client-urls", format!("http://{address}")),
+                ("--listen-peer-urls", format!("http://{}", listening[place])),
+                ("--initial-advertise-peer-urls", format!("http://{}", advertised[place])),
+                ("--initial-cluster", members.join(",")),
+                ("--name", format!("n{place}")),
+                ("--log-level", "error".to_owned()),
+            ];
             let mut arguments: Vec<OsString> = vec!["--data-dir".into(), dir.path().join(format!("n{place}")).into()];
-            arguments.extend(
-                [
-                    "--name",
-                    &format!("n{place}"),
-                    "--listen-client-urls",
-                    &format!("http://{address}"),
-                    "--advertise-client-urls",
-                    &format!("http://{address}"),
-                    "--listen-peer-urls",
-                    &format!("http://{}", listening[place]),
-                    "--initial-advertise-peer-urls",
-                    &format!("http://{}", advertised[place]),
-                    "--initial-cluster",
-                    &members.join(","),
-                    "--log-level",
-                    "error",
-                ]
-                .map(OsString::from),
-            );
+            arguments.extend(own_flags.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]));
             arguments.extend(flags.iter().map(OsString::from));
             let log = dir.path().join(format!("n{place}.log"));
             let process = Process::start(program, &arguments, log, cell.flush_delay_ms)?;
