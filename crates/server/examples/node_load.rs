@@ -3,23 +3,25 @@
 //! Prints the latency of one client's puts, the throughput of many clients, and the time from a put to the last of
 //! 1,000 watchers. The journal is sled with fsync, in a scratch directory below `dir` (default: the working one).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
-use eddy_crdt::{Command, KeyRange, PutLease, PutOp, PutValue, Revision};
+use eddy_crdt::{KeyRange, PutLease, PutOp, PutValue};
+use eddy_server::metrics::Metrics;
 use eddy_server::node::hub::Filters;
 use eddy_server::node::watch::WatchSpec;
 use eddy_server::node::{Handle, Options, identity, start};
 use eddy_server::storage::SledJournal;
 
-fn put(n: usize) -> Command {
-    Command::Put(PutOp {
+fn put(n: usize) -> PutOp {
+    PutOp {
         key: Bytes::from(format!("key-{n:08}")),
         value: PutValue::Set(Bytes::from(vec![b'v'; 256])),
         lease: PutLease::Set(None),
         prev_kv: false,
-    })
+    }
 }
 
 fn percentiles(mut times: Vec<Duration>) -> String {
@@ -32,7 +34,7 @@ async fn one_client(node: &Handle) -> anyhow::Result<()> {
     let mut times = Vec::new();
     for n in 0..5000 {
         let since = Instant::now();
-        node.submit(put(n)).await?;
+        node.put(put(n)).await?;
         times.push(since.elapsed());
     }
     let total: Duration = times.iter().sum();
@@ -50,7 +52,7 @@ async fn many_clients(node: &Handle, clients: usize) -> anyhow::Result<()> {
                 let mut times = Vec::with_capacity(each);
                 for n in 0..each {
                     let since = Instant::now();
-                    node.submit(put(client * each + n)).await?;
+                    node.put(put(client * each + n)).await?;
                     times.push(since.elapsed());
                 }
                 anyhow::Ok(times)
@@ -74,13 +76,8 @@ async fn fan_out(node: &Handle) -> anyhow::Result<()> {
             tokio::spawn(async move {
                 let mut stream = node.watch_stream();
                 let range = KeyRange::From(Bytes::from_static(b"\0"));
-                let spec = WatchSpec {
-                    id: None,
-                    range,
-                    start: Revision::new(0),
-                    filters: Filters::default(),
-                    progress_notify: false,
-                };
+                let spec =
+                    WatchSpec { id: None, range, start: None, filters: Filters::default(), progress_notify: false };
                 if stream.create(spec).is_err() || sender.send(()).is_err() {
                     return;
                 }
@@ -98,7 +95,7 @@ async fn fan_out(node: &Handle) -> anyhow::Result<()> {
     let (mut answered, mut all) = (Vec::new(), Vec::new());
     for n in 0..1000 {
         let since = Instant::now();
-        node.submit(put(n)).await?;
+        node.put(put(n)).await?;
         answered.push(since.elapsed());
         for _ in &watchers {
             told.recv().await.context("a watcher ended")?;
@@ -120,7 +117,7 @@ async fn main() -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in(parent)?;
     let journal = SledJournal::open(dir.path(), Default::default())?;
     let identity = identity::derive("default", "default=http://localhost:2380", "etcd-cluster")?.identity;
-    let node = start(Box::new(journal), Options::new(identity, dir.path().to_owned()))?;
+    let node = start(Box::new(journal), Options::new(identity, dir.path().to_owned(), Arc::new(Metrics::new(false)?)))?;
     one_client(&node).await?;
     for clients in [10, 100, 1000] {
         many_clients(&node, clients).await?;

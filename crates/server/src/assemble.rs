@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use eddy_crdt::{AlarmKind, Command, Genesis, Installed, Key, KeyRange, RangeOp, Replica};
+use eddy_crdt::{AlarmKind, Genesis, Installed, Key, KeyRange, RangeOp, Replica};
 use eddy_proto::admin::admin_server::AdminServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
 
 use crate::admin::Admin;
 use crate::api::cluster::MemberInfo;
-use crate::api::{self, limits::Limits};
+use crate::api::limits::RequestLimits;
+use crate::api::{self, MountedKv};
 use crate::config::Config;
 use crate::config::url::Url;
 use crate::http::health::{Answer, Health};
@@ -17,8 +19,19 @@ use crate::metrics::Metrics;
 use crate::node::identity::Founded;
 use crate::node::{self, Handle, NodeState, Options, autocompact, observe};
 use crate::peer::{self, Dialer, Peers};
-use crate::run::Parts;
 use crate::storage::{self, SledJournal, stage};
+
+/// What is served: the parts behind the sockets.
+pub struct Parts {
+    /// The gRPC services.
+    pub routes: Routes,
+    /// The KV service once more, to be reached without them.
+    pub kv: Option<MountedKv>,
+    /// What the health endpoints ask.
+    pub health: Arc<dyn Health>,
+    /// What is told of the cluster.
+    pub admin: Admin,
+}
 
 /// Opens the data dir and starts the node on it. `beginning` is what a new one begins with. Blocks while the journal is
 /// read.
@@ -40,8 +53,7 @@ pub fn start_node(
             interval if interval.is_zero() => node::PROGRESS_INTERVAL_DEFAULT,
             interval => interval,
         },
-        observer: metrics.clone(),
-        ..Options::new(founded.identity, place)
+        ..Options::new(founded.identity, place, metrics.clone())
     };
     let node = node::start(Box::new(journal), options)?;
     let id = node.identity();
@@ -100,9 +112,7 @@ pub fn start_peers(
 
 /// Tells the cluster the name and client URLs of this member, as etcd does before it says that it is ready.
 pub async fn publish(config: &Config, node: &Handle) {
-    let command =
-        Command::MemberPublish { name: config.name.clone(), client_urls: texts(&config.advertise_client_urls) };
-    match node.submit(command).await {
+    match node.member_publish(config.name.clone(), texts(&config.advertise_client_urls)).await {
         Ok(_) => tracing::info!("published the name and client URLs of this member"),
         Err(error) => tracing::warn!(%error, "could not publish the name and client URLs of this member"),
     }
@@ -129,7 +139,7 @@ pub fn parts(
         client_urls: texts(&config.advertise_client_urls),
         max_learners: usize::try_from(config.max_learners).unwrap_or(0),
     };
-    let limits = Limits {
+    let limits = RequestLimits {
         max_request_bytes: usize::try_from(config.max_request_bytes).unwrap_or(usize::MAX),
         max_txn_ops: usize::try_from(config.max_txn_ops).unwrap_or(usize::MAX),
     };
@@ -139,7 +149,7 @@ pub fn parts(
         routes: api::routes(node, limits, member).add_service(AdminServer::new(admin.clone())),
         kv: Some(api::kv(node, limits)),
         health: Arc::new(NodeHealth(node.clone(), Arc::clone(peers))),
-        reports: Arc::new(admin),
+        admin,
     })
 }
 

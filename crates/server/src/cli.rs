@@ -7,11 +7,8 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::config::flags::{Effect, FLAGS, Flag, Kind};
 use crate::config::{Config, file, validate};
-
-/// The etcd release whose API, flags and data model eddy implements; clients switch features by it.
-pub const ETCD_VERSION: &str = "3.7.3";
-/// The cluster version that goes with [`ETCD_VERSION`].
-pub const ETCD_CLUSTER_VERSION: &str = "3.7.0";
+use crate::tls::{self, TlsError};
+use crate::version::ETCD_VERSION;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -73,6 +70,9 @@ pub enum CliError {
     /// The flags contradict each other.
     #[error(transparent)]
     Config(#[from] validate::ConfigError),
+    /// The TLS flags contradict each other, or name what rustls does not have.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl CliError {
@@ -129,6 +129,7 @@ where
         None => from_flags(&given, &env, &mut notices)?,
     };
     let config = config.finish()?;
+    tls::check_rules(&config)?;
     for (flag, text) in [
         ("max-snapshots", "--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8."),
         (

@@ -16,7 +16,7 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 use tower::Service;
 
-use crate::api::MountedKv;
+use crate::api::{MountedKv, status};
 use crate::metrics::Metrics;
 use crate::metrics::rpc::{Method, MethodId, Shape};
 
@@ -253,7 +253,7 @@ impl Body for GrpcBody {
                 call.end(Code::Unavailable);
                 let mut trailers = HeaderMap::new();
                 trailers.insert("grpc-status", HeaderValue::from_static("14"));
-                trailers.insert("grpc-message", HeaderValue::from_static("etcdserver: server stopped"));
+                trailers.insert("grpc-message", HeaderValue::from_static(status::STOPPED));
                 return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
             return Poll::Ready(None);

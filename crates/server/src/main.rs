@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use eddy_server::{cli, command, log, run};
+use eddy_server::{cli, command, logging, run};
 
 // The system's allocator: an idle process stays under 15 MB with it. With another one, the histograms that sled zeroes
 // at its start were 28 MB of touched memory. Whoever sets one measures idle memory and the put rate before and after.
@@ -24,14 +24,14 @@ fn main() -> ExitCode {
             return ExitCode::from(err.exit_code());
         }
         Err(err) => {
-            log::early_error("failed to verify flags", &err);
+            logging::early_error("failed to verify flags", &err);
             return ExitCode::from(err.exit_code());
         }
     };
     match run::run(*invocation) {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => {
-            log::early_error("failed to start", &*err);
+            logging::early_error("failed to start", &*err);
             ExitCode::FAILURE
         }
     }

@@ -10,25 +10,24 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::service::Routes;
 
-use crate::api::MountedKv;
-use crate::assemble;
-use crate::cli::{ETCD_VERSION, Invocation, Notice};
+use crate::assemble::{self, Parts};
+use crate::cli::{Invocation, Notice};
 use crate::config::Config;
 use crate::config::url::join;
 use crate::grpc::Grpc;
-use crate::http::health::Health;
-use crate::http::{Endpoints, Reports};
+use crate::http::Endpoints;
 use crate::limits;
 use crate::listen::{ClientServices, ConnLimits, Services, Sockets};
-use crate::log;
+use crate::logging;
 use crate::metrics::Metrics;
+use crate::node::Handle;
 use crate::node::identity::Founded;
 use crate::peer::join::{self, Beginning, Removed};
-use crate::peer::{self, Dialer, Outcome, Peers, Station};
+use crate::peer::{self, Dialer, Halt, Peers, Station};
 use crate::storage::stage;
 use crate::tls;
+use crate::version::ETCD_VERSION;
 
 /// How long requests that are in flight when the process is told to stop may take. Streams are ended at once, so this
 /// is for the slowest write of a full queue.
@@ -37,25 +36,13 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Linux's number of this signal, which has no name in tokio.
 const SIGXFSZ: i32 = 25;
 
-/// What is served: the parts behind the sockets.
-pub struct Parts {
-    /// The gRPC services.
-    pub routes: Routes,
-    /// The KV service once more, to be reached without them.
-    pub kv: Option<MountedKv>,
-    /// What the health endpoints ask.
-    pub health: Arc<dyn Health>,
-    /// What is told of the cluster.
-    pub reports: Arc<dyn Reports>,
-}
-
 /// Runs the process until it is told to stop.
 ///
 /// # Errors
 /// Whatever keeps it from starting.
 pub fn run(invocation: Invocation) -> anyhow::Result<()> {
     let Invocation { config, notices } = invocation;
-    log::init(&config.log)?;
+    logging::init(&config.log)?;
     limits::raise_open_files();
     announce(&config, &notices);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
@@ -89,27 +76,11 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
     let metrics = Arc::new(Metrics::for_config(&config)?);
     let sockets = Sockets::bind(&config).await?;
     let dialer = Dialer::new(tls::peer_client_config(&config)?);
-    let stop = CancellationToken::new();
     let founded = join::founded(&config)?;
-    // Peers find this member from here on; clients are told to come back.
-    let station = Station::new(join::starting(&founded));
-    let services = Arc::new(Services::for_peers(peer::routes(&station)));
-    let connections = TaskTracker::new();
-    stage::finish(&config.data_dir)?;
-    let begins = match (stage::is_there(&config.data_dir)?, stage::is_wanted_anew(&config.data_dir)?) {
-        (false, _) => Begins::New,
-        (true, true) => Begins::Anew,
-        (true, false) => Begins::Again,
-    };
-    if begins == Begins::New {
-        config.check_bootstrap()?;
-    }
-    let mut sockets = Some(sockets);
-    let serve_now = |sockets: Sockets| {
-        sockets.serve(&ConnLimits::of(&config), &services, &metrics, &stop, &connections);
-    };
-    if (begins == Begins::New && founded.founders.len() > 1) || begins == Begins::Anew {
-        sockets.take().map(serve_now).unwrap_or_default();
+    let mut front = Front::new(sockets, &founded, &metrics);
+    let begins = Begins::find(&config)?;
+    if begins.looks_for_others(&founded) {
+        front.serve(&config);
     }
     let beginning = tokio::select! {
         beginning = begin(&config, &founded, &dialer, begins) => match beginning {
@@ -125,40 +96,18 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
             return Ok(Ended::Stopped);
         }
     };
-    let genesis = match beginning {
-        Some(Beginning::Genesis(genesis)) => Some(genesis),
-        Some(Beginning::Snapshot(installed)) => {
-            tokio::task::block_in_place(|| assemble::install(&config, &installed))?;
-            None
-        }
-        None => None,
-    };
-    let node = tokio::task::block_in_place(|| assemble::start_node(&config, &founded, genesis, &metrics))?;
+    let node = tokio::task::block_in_place(|| open_node(&config, &founded, beginning, &metrics))?;
     assemble::publish(&config, &node).await;
     let tasks = TaskTracker::new();
-    let peers = assemble::start_peers(&config, &node, dialer, &metrics, &stop, &tasks);
-    let parts = assemble::parts(&config, &node, &peers, &stop, &tasks)?;
-    station.open(Arc::clone(&peers));
-    services.open(ClientServices {
-        grpc: Grpc::new(parts.routes, metrics.clone(), stop.clone())
-            .directly(parts.kv)
-            .warn_after(config.warning_unary_request_duration),
-        http: Endpoints::new(&config, parts.health, metrics.clone()).reporting(parts.reports),
-    });
-    if let Some(sockets) = sockets.take() {
-        serve_now(sockets);
-    }
+    let peers = assemble::start_peers(&config, &node, dialer, &metrics, &front.stop, &tasks);
+    front.open(&config, assemble::parts(&config, &node, &peers, &front.stop, &tasks)?, &peers);
     tracing::info!("ready to serve client requests");
     let _no_systemd = sd_notify::notify(&[NotifyState::Ready]);
 
     let ended = wait(&mut signals, &peers).await;
     let _no_systemd = sd_notify::notify(&[NotifyState::Stopping]);
-    tokio::spawn(async move {
-        let name = signals.next().await;
-        tracing::warn!(signal = name, "received a second signal; stopping at once");
-        std::process::exit(1);
-    });
-    drain(&stop, connections).await;
+    exit_at_the_next(signals);
+    drain(&front.stop, front.connections).await;
     tasks.close();
     tasks.wait().await;
     if !tokio::task::block_in_place(|| node.shutdown()) {
@@ -171,6 +120,53 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
     Ok(ended)
 }
 
+/// What peers and clients reach: the sockets, and the services behind them.
+struct Front {
+    /// Bound, and not served yet.
+    sockets: Option<Sockets>,
+    services: Arc<Services>,
+    /// What peers find before the node has opened, and after.
+    station: Arc<Station>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+    connections: TaskTracker,
+}
+
+impl Front {
+    /// Once served, peers find this member; clients are told to come back.
+    fn new(sockets: Sockets, founded: &Founded, metrics: &Arc<Metrics>) -> Self {
+        let station = Station::new(join::starting(founded));
+        Self {
+            sockets: Some(sockets),
+            services: Arc::new(Services::for_peers(peer::routes(&station))),
+            station,
+            metrics: Arc::clone(metrics),
+            stop: CancellationToken::new(),
+            connections: TaskTracker::new(),
+        }
+    }
+
+    /// Accepts connections from now on.
+    fn serve(&mut self, config: &Config) {
+        if let Some(sockets) = self.sockets.take() {
+            let limits = ConnLimits::of(config);
+            sockets.serve(&limits, &self.services, &self.metrics, &self.stop, &self.connections);
+        }
+    }
+
+    /// Serves peers and clients what the node has.
+    fn open(&mut self, config: &Config, parts: Parts, peers: &Arc<Peers>) {
+        self.station.open(Arc::clone(peers));
+        self.services.open(ClientServices {
+            grpc: Grpc::new(parts.routes, Arc::clone(&self.metrics), self.stop.clone())
+                .directly(parts.kv)
+                .warn_after(config.warning_unary_request_duration),
+            http: Endpoints::new(config, parts.health, Arc::clone(&self.metrics)).reporting(parts.admin),
+        });
+        self.serve(config);
+    }
+}
+
 /// What is found in the data dir.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begins {
@@ -180,6 +176,26 @@ enum Begins {
     Anew,
     /// A replica.
     Again,
+}
+
+impl Begins {
+    /// Looks into the data dir, once what a stop interrupted there is finished.
+    fn find(config: &Config) -> anyhow::Result<Self> {
+        stage::finish(&config.data_dir)?;
+        Ok(match (stage::is_there(&config.data_dir)?, stage::is_wanted_anew(&config.data_dir)?) {
+            (false, _) => {
+                config.check_bootstrap()?;
+                Self::New
+            }
+            (true, true) => Self::Anew,
+            (true, false) => Self::Again,
+        })
+    }
+
+    /// Whether the others are asked before the node opens; they must find this member meanwhile.
+    fn looks_for_others(self, founded: &Founded) -> bool {
+        self == Self::Anew || (self == Self::New && founded.founders.len() > 1)
+    }
 }
 
 /// What a data dir that cannot be served as it is begins with.
@@ -199,20 +215,47 @@ async fn begin(
     }
 }
 
+/// Puts into the data dir what it begins with, if that is not there, and starts the node. Blocks.
+fn open_node(
+    config: &Config,
+    founded: &Founded,
+    beginning: Option<Beginning>,
+    metrics: &Arc<Metrics>,
+) -> anyhow::Result<Handle> {
+    let genesis = match beginning {
+        Some(Beginning::Genesis(genesis)) => Some(genesis),
+        Some(Beginning::Snapshot(installed)) => {
+            assemble::install(config, &installed)?;
+            None
+        }
+        None => None,
+    };
+    assemble::start_node(config, founded, genesis, metrics)
+}
+
+/// Ends the process at once at the next signal.
+fn exit_at_the_next(mut signals: Signals) {
+    tokio::spawn(async move {
+        let name = signals.next().await;
+        tracing::warn!(signal = name, "received a second signal; stopping at once");
+        std::process::exit(1);
+    });
+}
+
 /// Waits for the end: a signal, or something that this replica cannot go on with.
 async fn wait(signals: &mut Signals, peers: &Peers) -> Ended {
-    let mut outcome = peers.outcome();
+    let mut halt = peers.halt();
     tokio::select! {
         name = signals.next() => {
             tracing::info!(signal = name, "received signal; shutting down");
             Ended::Stopped
         }
-        outcome = outcome.wait_for(Option::is_some) => match outcome.ok().and_then(|outcome| outcome.clone()) {
-            Some(Outcome::StartAnew(reason)) => {
+        halted = halt.wait_for(Option::is_some) => match halted.ok().and_then(|halted| halted.clone()) {
+            Some(Halt::StartAnew(reason)) => {
                 tracing::warn!(reason, "starting anew from what the other members have");
                 Ended::StartAnew
             }
-            Some(Outcome::Removed) | None => {
+            Some(Halt::Removed) | None => {
                 tracing::warn!("{Removed}; shutting down");
                 Ended::Stopped
             }

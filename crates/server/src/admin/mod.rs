@@ -4,13 +4,11 @@ pub mod json;
 
 use std::sync::Arc;
 
-use eddy_crdt::{Command, Reply};
 use eddy_proto::admin as pb;
 use eddy_proto::admin::admin_server::Admin as AdminApi;
 use tonic::{Request, Response, Status};
 
 use crate::api::status;
-use crate::http::Reports;
 use crate::node::Handle;
 use crate::peer::Peers;
 
@@ -26,40 +24,19 @@ impl Admin {
     pub fn new(node: Handle, peers: Arc<Peers>) -> Self {
         Self { node, peers }
     }
-}
 
-#[tonic::async_trait]
-impl AdminApi for Admin {
-    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
-        Ok(Response::new(self.peers.status()))
-    }
-
-    async fn merges(&self, request: Request<pb::MergesRequest>) -> Result<Response<pb::MergesResponse>, Status> {
-        let limit = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
-        Ok(Response::new(self.peers.merges(limit)))
-    }
-
-    async fn leap(&self, _: Request<pb::LeapRequest>) -> Result<Response<pb::LeapResponse>, Status> {
-        match self.node.submit(Command::Leap).await.map_err(status::node)? {
-            Reply::Leap { revision } => {
-                tracing::warn!(revision = revision.get(), "leapt: watches are cancelled, and clients list again");
-                Ok(Response::new(pb::LeapResponse { revision: revision.get() }))
-            }
-            reply => Err(status::wrong_reply(&reply)),
-        }
-    }
-}
-
-impl Reports for Admin {
-    fn status(&self) -> serde_json::Value {
+    /// How this replica and its peers stand (`/eddy/v1/status`).
+    pub fn status_json(&self) -> serde_json::Value {
         json::status(&self.peers.status())
     }
 
-    fn merges(&self) -> serde_json::Value {
+    /// Recent merges, newest first (`/eddy/v1/merges`).
+    pub fn merges_json(&self) -> serde_json::Value {
         json::merges(&self.peers.merges(0))
     }
 
-    fn members(&self) -> serde_json::Value {
+    /// The members, in the shape of etcd's `/members`.
+    pub fn members_json(&self) -> serde_json::Value {
         let members = self.node.members();
         let present = members.iter().filter(|member| !member.removed);
         // etcd's field names; it writes ids as numbers here.
@@ -80,7 +57,26 @@ impl Reports for Admin {
             .collect()
     }
 
-    fn cluster_id(&self) -> String {
+    /// The cluster's id in hexadecimal.
+    pub fn cluster_id(&self) -> String {
         self.node.identity().cluster.to_string()
+    }
+}
+
+#[tonic::async_trait]
+impl AdminApi for Admin {
+    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        Ok(Response::new(self.peers.status()))
+    }
+
+    async fn merges(&self, request: Request<pb::MergesRequest>) -> Result<Response<pb::MergesResponse>, Status> {
+        let limit = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
+        Ok(Response::new(self.peers.merges(limit)))
+    }
+
+    async fn leap(&self, _: Request<pb::LeapRequest>) -> Result<Response<pb::LeapResponse>, Status> {
+        let revision = self.node.leap().await.map_err(status::node)?.get();
+        tracing::warn!(revision, "leapt: watches are cancelled, and clients list again");
+        Ok(Response::new(pb::LeapResponse { revision }))
     }
 }

@@ -5,32 +5,24 @@ use eddy_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, Req
 
 use super::overlap;
 
-/// What is wrong with a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+/// What is wrong with a request; [`super::status`] has the texts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalid {
     /// It has no key.
-    #[error("etcdserver: key is not provided")]
     EmptyKey,
-    /// A step of a transaction is empty, or of a kind that this build does not know. (The text is etcd's.)
-    #[error("etcdserver: key not found")]
+    /// A step of a transaction is empty, or of a kind that this build does not know.
     EmptyOp,
     /// `ignore_value` together with a value.
-    #[error("etcdserver: value is provided")]
     ValueProvided,
     /// `ignore_lease` together with a lease.
-    #[error("etcdserver: lease is provided")]
     LeaseProvided,
     /// More steps or compares than `--max-txn-ops`.
-    #[error("etcdserver: too many operations in txn request")]
     TooManyOps,
     /// A transaction would write a key twice.
-    #[error("etcdserver: duplicate key given in txn request")]
     DuplicateKey,
     /// An unknown sort order or target.
-    #[error("etcdserver: invalid sort option")]
     SortOption,
     /// A write larger than `--max-request-bytes`.
-    #[error("etcdserver: request is too large")]
     TooLarge,
 }
 

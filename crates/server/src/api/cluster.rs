@@ -1,6 +1,8 @@
 //! The Cluster service: the members, and changes of them. Any replica takes those: they spread and merge as keys do.
 
-use eddy_crdt::{Command, Identity, Member as Known, ReplicaId, Reply};
+use std::future::Future;
+
+use eddy_crdt::{Identity, Member as Known, ReplicaId};
 use eddy_proto::etcdserverpb::cluster_server::Cluster;
 use eddy_proto::etcdserverpb::{
     Member, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,
@@ -12,7 +14,7 @@ use tonic::{Request, Response, Status};
 use super::header;
 use super::status::{self, Denied};
 use crate::config::url::Url;
-use crate::node::{Handle, identity};
+use crate::node::{Handle, NodeError, identity};
 
 /// What a member list says of a member, beside its id.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -86,11 +88,13 @@ impl ClusterService {
         members.iter().filter(|member| !member.removed).map(to_wire).collect()
     }
 
-    async fn change(&self, command: Command) -> Result<Vec<Member>, Status> {
-        match self.node.submit(command).await.map_err(status::node)? {
-            Reply::Members(members) => Ok(members.iter().filter(|member| !member.removed).map(to_wire).collect()),
-            reply => Err(status::wrong_reply(&reply)),
-        }
+    /// The answer to a change of the members.
+    async fn changed(
+        &self,
+        change: impl Future<Output = Result<Vec<Known>, NodeError>>,
+    ) -> Result<Vec<Member>, Status> {
+        let members = change.await.map_err(status::node)?;
+        Ok(members.iter().filter(|member| !member.removed).map(to_wire).collect())
     }
 }
 
@@ -112,8 +116,7 @@ impl Cluster for ClusterService {
         let Some(id) = ids.find(|id| !removed(id)) else {
             return Err(status::denied(Denied::MemberExists));
         };
-        let command = Command::MemberAdd { id, peer_urls, learner: request.is_learner };
-        let members = self.change(command).await?;
+        let members = self.changed(self.node.member_add(id, peer_urls, request.is_learner)).await?;
         let member = members.iter().find(|member| member.id == id.get()).cloned();
         tracing::info!(member = %id, "added a member");
         Ok(Response::new(MemberAddResponse { header: self.header(), member, members }))
@@ -124,7 +127,7 @@ impl Cluster for ClusterService {
         request: Request<MemberRemoveRequest>,
     ) -> Result<Response<MemberRemoveResponse>, Status> {
         let id = ReplicaId::new(request.into_inner().id);
-        let members = self.change(Command::MemberRemove(id)).await?;
+        let members = self.changed(self.node.member_remove(id)).await?;
         tracing::info!(
             member = %id,
             "removed a member; what it wrote and has sent to nobody stays on its own disk, where `eddy rescue` exports it"
@@ -138,7 +141,7 @@ impl Cluster for ClusterService {
     ) -> Result<Response<MemberUpdateResponse>, Status> {
         let request = request.into_inner();
         let peer_urls = checked(request.peer_ur_ls)?;
-        let members = self.change(Command::MemberUpdate { id: ReplicaId::new(request.id), peer_urls }).await?;
+        let members = self.changed(self.node.member_update(ReplicaId::new(request.id), peer_urls)).await?;
         Ok(Response::new(MemberUpdateResponse { header: self.header(), members }))
     }
 
@@ -153,7 +156,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
-        let members = self.change(Command::MemberPromote(ReplicaId::new(request.into_inner().id))).await?;
+        let members = self.changed(self.node.member_promote(ReplicaId::new(request.into_inner().id))).await?;
         Ok(Response::new(MemberPromoteResponse { header: self.header(), members }))
     }
 }

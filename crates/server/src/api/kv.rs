@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use eddy_crdt::{Command, Identity, Reply, Revision};
+use eddy_crdt::{Identity, Revision};
 use eddy_proto::etcdserverpb::kv_server::Kv;
 use eddy_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
@@ -11,7 +11,7 @@ use eddy_proto::etcdserverpb::{
 use futures::Stream;
 use tonic::{Request, Response, Status};
 
-use super::limits::{Limits, WriteLimit};
+use super::limits::{RequestLimits, WriteLimit};
 use super::{check, convert, header, range_stream, status};
 use crate::node::Handle;
 
@@ -20,13 +20,13 @@ use crate::node::Handle;
 pub struct KvService {
     node: Handle,
     identity: Identity,
-    limits: Limits,
+    limits: RequestLimits,
     writes: WriteLimit,
 }
 
 impl KvService {
     /// Serves the node within the limits.
-    pub fn new(node: Handle, limits: Limits) -> Self {
+    pub fn new(node: Handle, limits: RequestLimits) -> Self {
         let identity = node.identity();
         Self { node, identity, limits, writes: WriteLimit::new(&limits, identity.replica) }
     }
@@ -63,13 +63,9 @@ impl Kv for KvService {
         let request = request.into_inner();
         check::put(&request).map_err(status::invalid)?;
         self.writes.admit(&request).map_err(status::invalid)?;
-        match self.node.submit(Command::Put(convert::put(request))).await.map_err(status::node)? {
-            Reply::Put(reply) => {
-                let header = self.header(reply.revision);
-                Ok(Response::new(convert::put_response(reply, header)))
-            }
-            other => Err(status::wrong_reply(&other)),
-        }
+        let reply = self.node.put(convert::put(request)).await.map_err(status::node)?;
+        let header = self.header(reply.revision);
+        Ok(Response::new(convert::put_response(reply, header)))
     }
 
     async fn delete_range(
@@ -79,13 +75,9 @@ impl Kv for KvService {
         let request = request.into_inner();
         check::delete(&request).map_err(status::invalid)?;
         self.writes.admit(&request).map_err(status::invalid)?;
-        match self.node.submit(Command::Delete(convert::delete(request))).await.map_err(status::node)? {
-            Reply::Delete(reply) => {
-                let header = self.header(reply.revision);
-                Ok(Response::new(convert::delete_response(reply, header)))
-            }
-            other => Err(status::wrong_reply(&other)),
-        }
+        let reply = self.node.delete(convert::delete(request)).await.map_err(status::node)?;
+        let header = self.header(reply.revision);
+        Ok(Response::new(convert::delete_response(reply, header)))
     }
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
@@ -98,10 +90,7 @@ impl Kv for KvService {
             self.node.read_txn(&txn).map_err(status::node)?
         } else {
             size.map_err(status::invalid)?;
-            match self.node.submit(Command::Txn(txn)).await.map_err(status::node)? {
-                Reply::Txn(reply) => reply,
-                other => return Err(status::wrong_reply(&other)),
-            }
+            self.node.txn(txn).await.map_err(status::node)?
         };
         let header = self.header(reply.revision);
         Ok(Response::new(convert::txn_response(reply, header)))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use eddy_crdt::{AlarmKind, Command, Identity, LeaseId, Refusal, Reply};
+use eddy_crdt::{AlarmKind, Identity, LeaseId, Refusal};
 use eddy_proto::etcdserverpb::lease_server::Lease;
 use eddy_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
@@ -76,7 +76,7 @@ impl LeaseService {
         let header = Some(self.header());
         let ttl = match LeaseId::from_wire(id) {
             None => 0,
-            Some(lease) => match self.node.renew(lease).await {
+            Some(lease) => match self.node.lease_renew(lease).await {
                 Ok(ttl) => ttl,
                 Err(NodeError::Refused(Refusal::LeaseNotFound)) => 0,
                 Err(error) => return Err(status::node(error)),
@@ -95,12 +95,11 @@ impl Lease for LeaseService {
         let wanted = LeaseId::from_wire(id);
         loop {
             let id = wanted.unwrap_or_else(|| self.ids.draw());
-            return match self.node.submit(Command::LeaseGrant { id, ttl }).await {
-                Ok(Reply::LeaseGrant { id, ttl }) => {
+            return match self.node.lease_grant(id, ttl).await {
+                Ok(ttl) => {
                     let (header, id) = (Some(self.header()), id.get());
                     Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }))
                 }
-                Ok(other) => Err(status::wrong_reply(&other)),
                 // A client chose for itself what was drawn now.
                 Err(NodeError::Refused(Refusal::LeaseExists)) if wanted.is_none() => continue,
                 Err(error) => Err(status::node(error)),
@@ -120,7 +119,7 @@ impl Lease for LeaseService {
                 status::refused(Refusal::LeaseNotFound)
             });
         };
-        self.node.submit(Command::LeaseRevoke(id)).await.map_err(status::node)?;
+        self.node.lease_revoke(id).await.map_err(status::node)?;
         Ok(Response::new(LeaseRevokeResponse { header: Some(self.header()) }))
     }
 

@@ -20,22 +20,22 @@ use super::status;
 /// What a gRPC message may measure beyond the largest write.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
-/// Limits on requests; the defaults are etcd's.
+/// RequestLimits on requests; the defaults are etcd's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Largest write, bytes, as etcd would put it into its log (`--max-request-bytes`).
     pub max_request_bytes: usize,
     /// Most compares of a transaction, and most steps of each of its branches (`--max-txn-ops`).
     pub max_txn_ops: usize,
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self { max_request_bytes: 3 << 19, max_txn_ops: 128 }
     }
 }
 
-impl Limits {
+impl RequestLimits {
     /// Largest gRPC message, bytes.
     pub fn max_message_bytes(&self) -> usize {
         self.max_request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
@@ -52,7 +52,7 @@ pub struct WriteLimit {
 
 impl WriteLimit {
     /// The limit on the writes of this member.
-    pub fn new(limits: &Limits, member: ReplicaId) -> Self {
+    pub fn new(limits: &RequestLimits, member: ReplicaId) -> Self {
         // etcd's request ids begin with the low 16 bits of the member id; 48 bits of time and a count follow.
         let id_bits = 48 + (16 - (member.get() as u16).leading_zeros());
         let id_bytes = id_bits.div_ceil(7) as usize;
@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn a_write_is_measured_with_what_etcd_adds() {
         for (member, overhead) in [(0x8000, 23), (0x7fff, 22), (0x0100, 22), (0x00ff, 21), (0, 20)] {
-            let limit = WriteLimit::new(&Limits { max_request_bytes: 10_000, max_txn_ops: 1 }, ReplicaId::new(member));
+            let limit =
+                WriteLimit::new(&RequestLimits { max_request_bytes: 10_000, max_txn_ops: 1 }, ReplicaId::new(member));
             let put =
                 |value_bytes| PutRequest { key: "k".into(), value: vec![7; value_bytes].into(), ..Default::default() };
             // Within a put: tags, the key, its length of one byte and the value's of two. Around it: a length of two bytes.

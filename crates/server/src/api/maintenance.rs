@@ -1,6 +1,6 @@
 //! The Maintenance service: status, alarms, hashes, defragmentation.
 
-use eddy_crdt::{Alarm, AlarmKind, Command, Identity, ReplicaId, Reply};
+use eddy_crdt::{Alarm, AlarmKind, Identity, ReplicaId, Revision};
 use eddy_proto::etcdserverpb::alarm_request::AlarmAction;
 use eddy_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use eddy_proto::etcdserverpb::maintenance_server::Maintenance;
@@ -14,8 +14,9 @@ use tonic::{Request, Response, Status};
 
 use super::header::{self, RAFT_TERM};
 use super::status::{self, Denied};
-use crate::cli::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
+use crate::node::alarm::alarm_text;
 use crate::node::{Handle, NodeState};
+use crate::version::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -37,10 +38,8 @@ impl MaintenanceService {
 
     /// Raises or lowers an alarm; tells which, if it is one and there was something to lower.
     async fn set_alarm(&self, alarm: Alarm, raised: bool) -> Result<Option<Alarm>, Status> {
-        match self.node.submit(Command::SetAlarm { alarm, raised }).await.map_err(status::node)? {
-            Reply::SetAlarm { changed } => Ok((raised || changed).then_some(alarm)),
-            other => Err(status::wrong_reply(&other)),
-        }
+        let changed = self.node.set_alarm(alarm, raised).await.map_err(status::node)?;
+        Ok((raised || changed).then_some(alarm))
     }
 }
 
@@ -64,16 +63,6 @@ fn alarm_kind(alarm_type: i32) -> Option<AlarmKind> {
 
 fn alarm_member(alarm: Alarm) -> AlarmMember {
     AlarmMember { member_id: alarm.member.get(), alarm: alarm_type(alarm.kind) }
-}
-
-/// An alarm as etcd's Status words it.
-pub(crate) fn alarm_text(alarm: &Alarm) -> String {
-    let number = alarm_type(alarm.kind);
-    let kind = AlarmType::try_from(number).map_or_else(|_| number.to_string(), |kind| kind.as_str_name().to_owned());
-    match alarm.member.get() {
-        0 => format!("alarm:{kind}"),
-        member => format!("memberID:{member} alarm:{kind}"),
-    }
 }
 
 /// Major and minor number of a version with or without a patch number.
@@ -143,12 +132,13 @@ impl Maintenance for MaintenanceService {
     /// etcd hashes its database file here. Ours is laid out otherwise, so this is the hash over all keys, which says the
     /// same: equal for equal histories.
     async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
-        let hash = self.node.hash_kv(0).await.map_err(status::node)?;
+        let hash = self.node.hash_kv(None).await.map_err(status::node)?;
         Ok(Response::new(HashResponse { header: Some(header::at(&self.identity, hash.revision)), hash: hash.hash }))
     }
 
     async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
-        let hash = self.node.hash_kv(request.into_inner().revision).await.map_err(status::node)?;
+        let at = request.into_inner().revision;
+        let hash = self.node.hash_kv((at != 0).then(|| Revision::new(at))).await.map_err(status::node)?;
         Ok(Response::new(HashKvResponse {
             header: self.header(),
             hash: hash.hash,
@@ -211,13 +201,5 @@ mod tests {
         ] {
             assert_eq!(major_minor(text), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn alarms_are_worded_as_in_etcd() {
-        let alarm = |member, kind| alarm_text(&Alarm { member: ReplicaId::new(member), kind });
-        assert_eq!(alarm(10276657743932975437, AlarmKind::NoSpace), "memberID:10276657743932975437 alarm:NOSPACE");
-        assert_eq!(alarm(0, AlarmKind::Corrupt), "alarm:CORRUPT");
-        assert_eq!(alarm(7, AlarmKind::Unknown(3)), "memberID:7 alarm:3");
     }
 }

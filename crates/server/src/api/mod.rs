@@ -17,7 +17,7 @@ use self::cluster::{ClusterService, MemberInfo};
 use self::health::HealthService;
 use self::kv::KvService;
 use self::lease::LeaseService;
-use self::limits::{Limits, Worded};
+use self::limits::{RequestLimits, Worded};
 use self::maintenance::MaintenanceService;
 use self::watch::WatchService;
 use crate::node::Handle;
@@ -43,14 +43,14 @@ pub mod watch;
 pub type MountedKv = Worded<KvServer<KvService>>;
 
 /// The KV service on one node.
-pub fn kv(node: &Handle, limits: Limits) -> MountedKv {
+pub fn kv(node: &Handle, limits: RequestLimits) -> MountedKv {
     let server = KvServer::new(KvService::new(node.clone(), limits));
     Worded(server.max_decoding_message_size(limits.max_message_bytes()).accept_compressed(Gzip))
 }
 
 /// All services of the API on one node. Services of etcd that are not mounted (Lock, Election) are answered by the
 /// fallback of [`crate::grpc`].
-pub fn routes(node: &Handle, limits: Limits, member: MemberInfo) -> Routes {
+pub fn routes(node: &Handle, limits: RequestLimits, member: MemberInfo) -> Routes {
     let (max, common) = (limits.max_message_bytes(), header::without_revision(&node.identity()));
     // Answers are never compressed: etcd does so only for requests that are, and clients need not send those.
     macro_rules! serve {

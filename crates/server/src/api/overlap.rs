@@ -71,12 +71,12 @@ fn merge<'a>(a: Puts<'a>, b: Puts<'a>) -> Puts<'a> {
     large
 }
 
-/// A place between two keys: just before the key, or just behind it.
-type Place<'a> = (&'a [u8], bool);
+/// A boundary between two keys: just before the key, or just behind it.
+type Boundary<'a> = (&'a [u8], bool);
 
 /// Disjoint stretches of keys, from start to end.
 #[derive(Default)]
-struct Spans<'a>(BTreeMap<Place<'a>, Place<'a>>);
+struct Spans<'a>(BTreeMap<Boundary<'a>, Boundary<'a>>);
 
 impl<'a> Spans<'a> {
     fn insert_request(&mut self, delete: &'a DeleteRangeRequest) {
@@ -89,7 +89,7 @@ impl<'a> Spans<'a> {
         }
     }
 
-    fn insert(&mut self, mut start: Place<'a>, mut end: Place<'a>) {
+    fn insert(&mut self, mut start: Boundary<'a>, mut end: Boundary<'a>) {
         // Swallow what it touches: those that begin within it, and the one that reaches into it from before.
         while let Some((&from, &to)) = self.0.range(..=end).next_back()
             && to >= start
@@ -101,7 +101,7 @@ impl<'a> Spans<'a> {
     }
 
     fn cover(&self, key: &[u8]) -> bool {
-        self.0.range::<Place<'_>, _>(..=(key, false)).next_back().is_some_and(|(_, &end)| end > (key, false))
+        self.0.range::<Boundary<'_>, _>(..=(key, false)).next_back().is_some_and(|(_, &end)| end > (key, false))
     }
 
     fn cover_any(&self, keys: &Puts<'a>) -> bool {

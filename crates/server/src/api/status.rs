@@ -1,40 +1,72 @@
-//! Errors to gRPC statuses: the only place that does so. Codes and texts are etcd's, since clients match both.
+//! Errors to gRPC statuses: the only place that knows etcd's codes and texts. Clients match both.
 
-use eddy_crdt::{Refusal, Reply};
+use eddy_crdt::Refusal;
 use tonic::{Code, Status};
 
 use super::check::Invalid;
 use crate::node::NodeError;
+use crate::node::watch::WatchRefusal;
 
-/// The status of what the node does not do.
+/// Maps a node error to a gRPC status.
 pub fn node(error: NodeError) -> Status {
-    let code = match &error {
-        NodeError::Refused(refusal) => return refused(*refusal),
+    let (code, text) = match error {
+        NodeError::Refused(refusal) => return refused(refusal),
         // etcd forgets to give this one a code; its clients go by the text.
-        NodeError::TooManyRequests => Code::Unknown,
-        NodeError::NoSpace => Code::ResourceExhausted,
-        NodeError::Corrupt => Code::DataLoss,
-        NodeError::TimedOut | NodeError::Stopped | NodeError::WritesStopped(_) => Code::Unavailable,
-        NodeError::Storage(_) => Code::Unknown,
+        NodeError::TooManyRequests => (Code::Unknown, "etcdserver: too many requests"),
+        NodeError::NoSpace => (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
+        NodeError::Corrupt => (Code::DataLoss, "etcdserver: corrupt cluster"),
+        NodeError::TimedOut => (Code::Unavailable, "etcdserver: request timed out"),
+        NodeError::Stopped => return stopped(),
+        NodeError::WritesStopped(_) => return Status::unavailable(format!("etcdserver: {error}")),
+        NodeError::Storage(_) => return Status::unknown(format!("etcdserver: {error}")),
+        NodeError::Mismatched => return Status::internal(format!("eddy: {error}")),
     };
-    Status::new(code, error.to_string())
+    Status::new(code, text)
 }
 
-/// The status when the node answers something else than it was asked, which would be a bug of ours.
-pub fn wrong_reply(reply: &Reply) -> Status {
-    tracing::error!(?reply, "the node answered another question");
-    Status::internal("eddy: the node answered another question")
+/// The text of a call that the server's stop has ended; its code is UNAVAILABLE.
+pub const STOPPED: &str = "etcdserver: server stopped";
+
+/// The status of a call that the server's stop has ended.
+pub fn stopped() -> Status {
+    Status::unavailable(STOPPED)
 }
 
-/// The status of a malformed request.
+/// The status of a client's call before the node has opened. Kubernetes and etcd's own clients try again upon it.
+pub fn not_joined() -> Status {
+    Status::unavailable("etcdserver: not joined yet: a new member takes no requests before it has met another")
+}
+
+/// Maps a malformed request to a gRPC status.
 pub fn invalid(invalid: Invalid) -> Status {
-    Status::invalid_argument(invalid.to_string())
+    Status::invalid_argument(match invalid {
+        Invalid::EmptyKey => "etcdserver: key is not provided",
+        // The text is etcd's.
+        Invalid::EmptyOp => "etcdserver: key not found",
+        Invalid::ValueProvided => "etcdserver: value is provided",
+        Invalid::LeaseProvided => "etcdserver: lease is provided",
+        Invalid::TooManyOps => "etcdserver: too many operations in txn request",
+        Invalid::DuplicateKey => "etcdserver: duplicate key given in txn request",
+        Invalid::SortOption => "etcdserver: invalid sort option",
+        Invalid::TooLarge => "etcdserver: request is too large",
+    })
 }
 
-/// The status of something that the replica refuses.
+/// Why a watcher is cancelled at once, as etcd words it. `None` stands for a start before all history.
+pub fn cancel_reason(refusal: Option<WatchRefusal>) -> &'static str {
+    match refusal {
+        None => COMPACTED,
+        Some(WatchRefusal::EmptyRange) => "mvcc: watcher range is empty",
+        Some(WatchRefusal::DuplicateId) => "mvcc: duplicate watch ID provided on the WatchStream",
+    }
+}
+
+const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
+
+/// Maps a refusal of the replica to a gRPC status.
 pub fn refused(refusal: Refusal) -> Status {
     let (code, text) = match refusal {
-        Refusal::Compacted => (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted"),
+        Refusal::Compacted => (Code::OutOfRange, COMPACTED),
         Refusal::FutureRevision => (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision"),
         Refusal::KeyNotFound => (Code::InvalidArgument, "etcdserver: key not found"),
         Refusal::LeaseNotFound => (Code::NotFound, "etcdserver: requested lease not found"),
@@ -128,6 +160,12 @@ mod tests {
             (node(NodeError::Corrupt), Code::DataLoss, "etcdserver: corrupt cluster"),
             (node(NodeError::TimedOut), Code::Unavailable, "etcdserver: request timed out"),
             (node(NodeError::Stopped), Code::Unavailable, "etcdserver: server stopped"),
+            (
+                node(NodeError::WritesStopped("no".into())),
+                Code::Unavailable,
+                "etcdserver: writes stopped until restart: no",
+            ),
+            (node(NodeError::Storage("no".to_owned())), Code::Unknown, "etcdserver: no"),
             (
                 node(NodeError::Refused(Refusal::FutureRevision)),
                 Code::OutOfRange,

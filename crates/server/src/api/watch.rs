@@ -18,6 +18,7 @@ use prost::bytes::Bytes;
 use prost::encoding::encoded_len_varint;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::status;
 use crate::node::Handle;
 use crate::node::hub::{Filters, SharedEvent};
 use crate::node::watch::{WatchItem, WatchSpec, WatchStream, is_create};
@@ -48,7 +49,7 @@ impl WatchService {
     where
         S: Stream<Item = Result<WatchRequest, Status>> + Send + Unpin + 'static,
     {
-        let session = Session {
+        let call = WatchCall {
             requests: Some(requests),
             stream: self.node.watch_stream(),
             shapes: HashMap::new(),
@@ -56,10 +57,10 @@ impl WatchService {
             header: self.header,
             fragment_bytes: self.fragment_bytes,
         };
-        futures::stream::unfold(Some(session), |session| async {
-            let mut session = session?;
-            match session.next().await {
-                Ok(response) => Some((Ok(response), Some(session))),
+        futures::stream::unfold(Some(call), |call| async {
+            let mut call = call?;
+            match call.next().await {
+                Ok(response) => Some((Ok(response), Some(call))),
                 Err(status) => Some((Err(status), None)),
             }
         })
@@ -82,7 +83,7 @@ struct Shape {
     fragment: bool,
 }
 
-struct Session<S> {
+struct WatchCall<S> {
     /// `None` once the client has closed its half; events go on.
     requests: Option<S>,
     stream: WatchStream,
@@ -92,7 +93,7 @@ struct Session<S> {
     fragment_bytes: usize,
 }
 
-impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> Session<S> {
+impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> WatchCall<S> {
     async fn next(&mut self) -> Result<WatchResponse, Status> {
         loop {
             if let Some(response) = self.out.pop_front() {
@@ -111,7 +112,7 @@ impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> Session<S> {
                 },
                 item = self.stream.next() => match item {
                     Some(item) => self.item(item),
-                    None => return Err(Status::unavailable("etcdserver: server stopped")),
+                    None => return Err(status::stopped()),
                 },
             }
         }
@@ -143,7 +144,7 @@ impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> Session<S> {
     fn create(&mut self, request: WatchCreateRequest) {
         let shape = Shape { prev_kv: request.prev_kv, fragment: request.fragment };
         let refusal = match spec(request) {
-            None => "etcdserver: mvcc: required revision has been compacted".to_owned(),
+            None => None,
             Some(spec) => match self.stream.create(spec) {
                 Ok(id) => {
                     self.shapes.insert(id, shape);
@@ -151,11 +152,12 @@ impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> Session<S> {
                     self.out.push_back(WatchResponse { created: true, ..response });
                     return;
                 }
-                Err(refusal) => refusal.to_string(),
+                Err(refusal) => Some(refusal),
             },
         };
+        let cancel_reason = status::cancel_reason(refusal).to_owned();
         let response = self.response(NO_WATCHER, self.stream.revision());
-        self.out.push_back(WatchResponse { created: true, canceled: true, cancel_reason: refusal, ..response });
+        self.out.push_back(WatchResponse { created: true, canceled: true, cancel_reason, ..response });
     }
 
     fn item(&mut self, item: WatchItem) {
@@ -198,7 +200,7 @@ fn spec(request: WatchCreateRequest) -> Option<WatchSpec> {
     Some(WatchSpec {
         id: (request.watch_id != 0).then_some(request.watch_id),
         range: KeyRange::from_wire(key, request.range_end),
-        start: Revision::new(request.start_revision),
+        start: (request.start_revision != 0).then(|| Revision::new(request.start_revision)),
         filters,
         progress_notify: request.progress_notify,
     })
@@ -287,7 +289,7 @@ mod tests {
         let decoded = |request| spec(request).unwrap();
         let empty = decoded(WatchCreateRequest::default());
         assert_eq!(empty.range, KeyRange::Key(Bytes::from_static(&[0])));
-        assert_eq!((empty.id, empty.start), (None, Revision::new(0)));
+        assert_eq!((empty.id, empty.start), (None, None));
         let all =
             decoded(WatchCreateRequest { range_end: Bytes::from_static(&[0]), watch_id: 4, ..Default::default() });
         assert_eq!(all.range, KeyRange::From(Bytes::from_static(&[0])));

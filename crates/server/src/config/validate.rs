@@ -9,7 +9,6 @@ use super::flags::{Effect, FLAGS};
 use super::url::{Url, UrlError, join};
 use super::value::{ValueError, parse_duration};
 use super::{AutoCompaction, Config, DEFAULT_CLIENT_URL, DEFAULT_NAME, DEFAULT_PEER_URL, default_initial_cluster};
-use crate::tls;
 
 /// Flags that contradict each other, or that eddy cannot serve; the texts are etcd's where etcd has one.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +64,6 @@ pub enum ConfigError {
     LogLevel(String),
     #[error("unknown log format: {0}, supported values json, console")]
     LogFormat(String),
-    #[error("{0}")]
-    Tls(#[from] tls::TlsError),
     #[error("TLS key/cert (--cert-file, --key-file) must be provided for client url {0} with HTTPS scheme")]
     ClientTlsMissing(Url),
     #[error("cannot listen on TLS for {0}: KeyFile and CertFile are not presented")]
@@ -117,7 +114,6 @@ impl Config {
         if self.raft.compact_hash_check_time.is_zero() {
             return Err(ConfigError::CompactHashCheckTime);
         }
-        tls::check_rules(&self)?;
         self.check_tls_present()?;
         self.follow_defaults();
         Ok(self)

@@ -8,21 +8,13 @@ use eddy_crdt::AlarmKind;
 use http::Uri;
 
 use crate::metrics::Metrics;
+use crate::node::alarm::alarm_name;
 
 /// A boxed answer, so that the node can be behind a trait object.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
 
 /// How long `/health` waits for its read, etcd's request timeout.
 const READ_TIMEOUT: Duration = Duration::from_secs(7);
-
-/// etcd's name of an alarm.
-pub fn alarm_name(kind: AlarmKind) -> &'static str {
-    match kind {
-        AlarmKind::NoSpace => "NOSPACE",
-        AlarmKind::Corrupt => "CORRUPT",
-        AlarmKind::Unknown(_) => "UNKNOWN",
-    }
-}
 
 /// What the health endpoints ask of the node.
 pub trait Health: Send + Sync + 'static {

@@ -10,9 +10,11 @@ use http::{Method, Response, StatusCode, Uri};
 use http_body_util::Full;
 
 use self::health::{Check, Health};
-use crate::cli::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
+use crate::admin::Admin;
 use crate::config::Config;
+use crate::limits;
 use crate::metrics::Metrics;
+use crate::version::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 
 /// An answer, complete.
 pub type HttpResponse = Response<Full<Bytes>>;
@@ -42,25 +44,10 @@ pub struct HttpRequest<'a> {
     pub tls: bool,
 }
 
-/// What the endpoints tell of the cluster, as JSON.
-pub trait Reports: Send + Sync + 'static {
-    /// How this replica and its peers stand (`/eddy/v1/status`).
-    fn status(&self) -> serde_json::Value;
-
-    /// Recent merges, newest first (`/eddy/v1/merges`).
-    fn merges(&self) -> serde_json::Value;
-
-    /// The members, in the shape of etcd's `/members`.
-    fn members(&self) -> serde_json::Value;
-
-    /// The cluster's id in hexadecimal.
-    fn cluster_id(&self) -> String;
-}
-
 /// Everything that answers plain HTTP requests.
 pub struct Endpoints {
     health: Arc<dyn Health>,
-    reports: Option<Arc<dyn Reports>>,
+    admin: Option<Admin>,
     metrics: Arc<Metrics>,
     cors: Vec<String>,
     host_whitelist: Vec<String>,
@@ -71,7 +58,7 @@ impl Endpoints {
     pub fn new(config: &Config, health: Arc<dyn Health>, metrics: Arc<Metrics>) -> Endpoints {
         Endpoints {
             health,
-            reports: None,
+            admin: None,
             metrics,
             cors: config.cors.clone(),
             host_whitelist: config.host_whitelist.clone(),
@@ -80,8 +67,8 @@ impl Endpoints {
 
     /// Also tells of the cluster.
     #[must_use]
-    pub fn reporting(self, reports: Arc<dyn Reports>) -> Endpoints {
-        Endpoints { reports: Some(reports), ..self }
+    pub fn reporting(self, admin: Admin) -> Endpoints {
+        Endpoints { admin: Some(admin), ..self }
     }
 
     /// Answers one request.
@@ -130,8 +117,8 @@ impl Endpoints {
                 let health = health::health(&*self.health, &query).await;
                 self.health_response(&health)
             }
-            (Surface::Client | Surface::Metrics, "/eddy/v1/status") => self.report(request, |reports| reports.status()),
-            (Surface::Client | Surface::Metrics, "/eddy/v1/merges") => self.report(request, |reports| reports.merges()),
+            (Surface::Client | Surface::Metrics, "/eddy/v1/status") => self.tell(request, Admin::status_json),
+            (Surface::Client | Surface::Metrics, "/eddy/v1/merges") => self.tell(request, Admin::merges_json),
             (Surface::Peer, "/members") => self.members(request),
             (Surface::Client | Surface::Metrics, path) => match Check::find(path) {
                 Some(_) if request.method != Method::GET => {
@@ -145,16 +132,16 @@ impl Endpoints {
         }
     }
 
-    fn report(&self, request: &HttpRequest<'_>, of: impl FnOnce(&dyn Reports) -> serde_json::Value) -> HttpResponse {
-        match &self.reports {
-            Some(reports) => get(request, || with_type(StatusCode::OK, format!("{}\n", of(&**reports)), JSON)),
+    fn tell(&self, request: &HttpRequest<'_>, what: impl FnOnce(&Admin) -> serde_json::Value) -> HttpResponse {
+        match &self.admin {
+            Some(admin) => get(request, || with_type(StatusCode::OK, format!("{}\n", what(admin)), JSON)),
             None => not_found(),
         }
     }
 
     fn members(&self, request: &HttpRequest<'_>) -> HttpResponse {
-        let mut response = self.report(request, Reports::members);
-        let cluster = self.reports.as_ref().and_then(|reports| HeaderValue::from_str(&reports.cluster_id()).ok());
+        let mut response = self.tell(request, Admin::members_json);
+        let cluster = self.admin.as_ref().and_then(|admin| HeaderValue::from_str(&admin.cluster_id()).ok());
         if let Some(cluster) = cluster {
             response.headers_mut().insert(HeaderName::from_static("x-etcd-cluster-id"), cluster);
         }
@@ -250,7 +237,7 @@ fn gateway() -> HttpResponse {
 
 fn vars() -> HttpResponse {
     let args: Vec<String> = std::env::args().collect();
-    let limit = crate::limits::open_files().unwrap_or(u64::MAX);
+    let limit = limits::open_files().unwrap_or(u64::MAX);
     let body = serde_json::json!({ "cmdline": args, "file_descriptor_limit": limit }).to_string();
     with_type(StatusCode::OK, body, "application/json; charset=utf-8")
 }

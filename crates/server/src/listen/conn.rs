@@ -1,16 +1,11 @@
-//! One connection, from its first byte to its last: TLS or not, HTTP/1.1 or HTTP/2, gRPC or not.
+//! One connection, from its first byte to its last: TLS or not, HTTP/1.1 or HTTP/2.
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response, StatusCode, header};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt, Full};
+use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -24,13 +19,13 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tower::Service;
 
+use super::answer::answer;
 use super::calls::{Calls, Driven};
 use super::sniff::Sniffed;
 use crate::config::Config;
-use crate::grpc::{Grpc, GrpcBody};
-use crate::http::{self as endpoints, Endpoints, HttpRequest, Surface};
+use crate::grpc::Grpc;
+use crate::http::{Endpoints, Surface};
 use crate::metrics::Metrics;
 use crate::peer::{PING_INTERVAL, PING_TIMEOUT, Troubles};
 use crate::tls::san;
@@ -49,10 +44,6 @@ const SEND_BUFFER: usize = 128 * 1024;
 const PENDING_RESETS: usize = 1024;
 /// Bytes of headers of one request; Go's limit for HTTP/1, and grpc-go's is larger than anything sent.
 const HEADERS_MAX: u32 = 64 * 1024;
-/// Bytes of a body that is not needed, and time for it: more than that, and the client may lose its answer.
-const UNREAD_BODY_MAX: usize = 64 << 10;
-const UNREAD_BODY_WAIT: Duration = Duration::from_secs(1);
-
 /// Buffer of an HTTP/1 connection: requests have no body to speak of.
 const HTTP1_BUFFER: usize = 64 * 1024;
 /// Idle time after which the kernel asks whether a TCP peer is still there, and the interval of its questions; Go's.
@@ -100,9 +91,9 @@ pub struct ClientServices {
 /// What answers requests. Peers are answered from the beginning on; clients once the node has opened.
 #[derive(Default)]
 pub struct Services {
-    clients: OnceLock<ClientServices>,
+    pub(super) clients: OnceLock<ClientServices>,
     /// The gRPC services for peers.
-    peers: Routes,
+    pub(super) peers: Routes,
 }
 
 impl Services {
@@ -118,9 +109,6 @@ impl Services {
         }
     }
 }
-
-/// What clients are told before the node has opened; Kubernetes and etcd's own clients try again upon it.
-const NOT_JOINED: &str = "etcdserver: not joined yet: a new member takes no requests before it has met another";
 
 pub(super) struct Setup {
     pub(super) tls: Option<Arc<ServerConfig>>,
@@ -309,105 +297,5 @@ async fn until_stop<T>(stop: &CancellationToken, future: impl Future<Output = T>
     tokio::select! {
         output = future => Some(output),
         () = stop.cancelled() => None,
-    }
-}
-
-async fn answer(
-    setup: Arc<Setup>,
-    peer: Peer,
-    request: Request<Incoming>,
-) -> Result<Response<ResponseBody>, std::convert::Infallible> {
-    let content = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
-    let http2 = request.version() == http::Version::HTTP_2;
-    let only_grpc = setup.http.is_none();
-    let is_grpc = http2 && (only_grpc || content.starts_with(b"application/grpc"));
-    if is_grpc && setup.grpc {
-        return Ok(match setup.services.clients.get() {
-            Some(clients) => clients.grpc.call(request, peer.address).await.map(ResponseBody::Grpc),
-            None => tonic::Status::unavailable(NOT_JOINED).into_http().map(ResponseBody::Peer),
-        });
-    }
-    if is_grpc && setup.http == Some(Surface::Peer) {
-        return Ok(Box::pin(of_peer(setup, peer, request)).await.map(ResponseBody::Peer));
-    }
-    // Boxed: every call's task would have room for it otherwise, to be moved and paged in.
-    Ok(Box::pin(plain(setup, peer.tls, request)).await.map(ResponseBody::Full))
-}
-
-/// Answers the gRPC of a peer.
-async fn of_peer(setup: Arc<Setup>, peer: Peer, mut request: Request<Incoming>) -> Response<tonic::body::Body> {
-    request.extensions_mut().insert(peer);
-    match setup.services.peers.clone().call(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    }
-}
-
-/// Answers what is not gRPC.
-async fn plain(setup: Arc<Setup>, tls: bool, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let Some(surface) = setup.http else { return endpoints::error(StatusCode::NOT_FOUND, "404 page not found") };
-    let (request, body) = request.into_parts();
-    let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| request.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
-    let origin = request.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
-    let request = HttpRequest { method: &request.method, uri: &request.uri, host, origin, tls };
-    let response = match setup.services.clients.get() {
-        Some(clients) => clients.http.call(surface, request).await,
-        None => endpoints::error(StatusCode::SERVICE_UNAVAILABLE, NOT_JOINED),
-    };
-    drain(body).await;
-    response
-}
-
-/// Reads a body that nobody needs. Dropping one that is still on its way resets an HTTP/2 stream, and then curl throws
-/// the answer away.
-async fn drain(mut body: Incoming) {
-    let read = async {
-        let mut left = UNREAD_BODY_MAX;
-        while let Some(Ok(frame)) = body.frame().await {
-            left = match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
-                Some(left) => left,
-                None => break,
-            };
-        }
-    };
-    if timeout(UNREAD_BODY_WAIT, read).await.is_err() {
-        tracing::debug!("a client is slow to send a body that is not needed");
-    }
-}
-
-/// A response of either kind.
-enum ResponseBody {
-    Grpc(GrpcBody),
-    Peer(tonic::body::Body),
-    Full(Full<Bytes>),
-}
-
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = tonic::Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        match &mut *self {
-            ResponseBody::Grpc(body) => Pin::new(body).poll_frame(cx),
-            ResponseBody::Peer(body) => Pin::new(body).poll_frame(cx),
-            ResponseBody::Full(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            ResponseBody::Grpc(body) => body.is_end_stream(),
-            ResponseBody::Peer(body) => body.is_end_stream(),
-            ResponseBody::Full(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            ResponseBody::Grpc(body) => body.size_hint(),
-            ResponseBody::Peer(body) => body.size_hint(),
-            ResponseBody::Full(body) => body.size_hint(),
-        }
     }
 }

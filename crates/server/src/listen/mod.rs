@@ -1,5 +1,6 @@
 //! Sockets: which to open ([`Sockets::bind`]), and what happens to a connection that is accepted ([`conn`]).
 
+mod answer;
 mod calls;
 mod conn;
 mod sniff;

@@ -10,9 +10,9 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
-use crate::cli::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 use crate::config::Config;
 use crate::config::gates::GATES;
+use crate::version::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 
 /// Registration fails only on a malformed or repeated name, that is, on a mistake in this module.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +66,9 @@ impl Register<'_> {
     }
 }
 
+/// The kinds of `eddy_peer_alarm`.
+pub(crate) const PEER_ALARM_KINDS: [&str; 3] = ["clock", "below-floor", "away"];
+
 impl Metrics {
     /// Leaves out what is told of a peer that is no member any more. Counters stay: they tell of the past.
     pub(crate) fn forget_peer(&self, peer: &str) {
@@ -74,7 +77,7 @@ impl Metrics {
         {
             let _never_set = gauges.remove_label_values(&[peer]);
         }
-        for kind in crate::peer::TROUBLE_KINDS {
+        for kind in PEER_ALARM_KINDS {
             let _never_set = self.peer_alarm.remove_label_values(&[peer, kind]);
         }
     }

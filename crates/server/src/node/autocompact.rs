@@ -1,4 +1,4 @@
-//! Compaction by itself, as etcd's compactor does it: by age or by number of revisions.
+//! Compaction on a schedule, as by etcd's compactor: by age or by number of revisions.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use tokio_util::sync::CancellationToken;
 use super::{Handle, NodeError};
 use crate::config::AutoCompaction;
 
-/// Compactions by age are at most so far apart, and their ages are measured to a tenth of it.
+/// The longest time between two compactions by age. Ages are measured to a tenth of it.
 const PERIOD_MAX: Duration = Duration::from_secs(3600);
 
-/// How often the revision is looked at when compacting by number.
+/// How often a compaction by number reads the revision.
 const REVISION_INTERVAL: Duration = Duration::from_secs(300);
 
-/// A period is divided into so many steps.
+/// How many steps a period has.
 const STEPS: u32 = 10;
 
-/// When to compact at which revision, given the revision now: the rules without the clock.
+/// The rules of compaction by age, without the clock.
 #[derive(Debug)]
 struct Periodic {
     /// Revisions at each step, the oldest a period ago.
@@ -27,7 +27,7 @@ struct Periodic {
     keep: usize,
     wait: Duration,
     interval: Duration,
-    last_revision: i64,
+    last_revision: Option<i64>,
     last_success: Instant,
 }
 
@@ -36,7 +36,7 @@ impl Periodic {
         let interval = period.min(PERIOD_MAX);
         let step = interval / STEPS;
         let keep = (period.as_nanos() / step.as_nanos().max(1)) as usize + 1;
-        Self { seen: VecDeque::new(), keep, wait: period, interval, last_revision: 0, last_success: now }
+        Self { seen: VecDeque::new(), keep, wait: period, interval, last_revision: None, last_success: now }
     }
 
     fn step(&self) -> Duration {
@@ -52,7 +52,7 @@ impl Periodic {
 
     fn due(&mut self, now: Instant) -> Option<i64> {
         let revision = *self.seen.front()?;
-        if now.duration_since(self.last_success) < self.wait || revision == self.last_revision {
+        if now.duration_since(self.last_success) < self.wait || Some(revision) == self.last_revision {
             return None;
         }
         // Only the first compaction waits for a whole period.
@@ -61,12 +61,12 @@ impl Periodic {
     }
 
     fn done(&mut self, revision: i64, now: Instant) {
-        self.last_revision = revision;
+        self.last_revision = Some(revision);
         self.last_success = now;
     }
 }
 
-/// Compacts by that rule until cancelled.
+/// Compacts by that rule until `stop` is cancelled.
 pub async fn run(node: Handle, rule: AutoCompaction, stop: CancellationToken) {
     let work = async {
         match rule {
@@ -95,12 +95,12 @@ async fn by_age(node: &Handle, period: Duration) {
 }
 
 async fn by_revisions(node: &Handle, count: i64) {
-    let mut last = 0;
+    let mut last = None;
     loop {
         tokio::time::sleep(REVISION_INTERVAL).await;
         let revision = node.revision().get() - count;
-        if revision > 0 && revision != last && compact(node, revision, "revision").await {
-            last = revision;
+        if revision > 0 && Some(revision) != last && compact(node, revision, "revision").await {
+            last = Some(revision);
         }
     }
 }
@@ -122,7 +122,7 @@ async fn compact(node: &Handle, revision: i64, mode: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Steps through `hours` of a store that takes one revision a second; tells (second, revision) of compactions.
+    /// Steps through `total` time of a store that takes one revision a second; returns (second, revision) of compactions.
     fn run(period: Duration, total: Duration) -> Vec<(u64, i64)> {
         let start = Instant::now();
         let mut periodic = Periodic::new(period, start);

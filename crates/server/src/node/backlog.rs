@@ -1,7 +1,7 @@
-//! What peers' sessions have handed on and the committer has not applied yet.
+//! Inputs of peers' sessions that the committer has not applied yet.
 //!
-//! None of it has a client waiting for it, so all of it may wait for those who have: acknowledgements for company, entries
-//! for the next group when there are more of them (or dearer ones: each may be a merge) than a group has time for.
+//! No client waits for them, so they give way to clients' commands. Acknowledgements wait until something else is applied.
+//! Entries wait for the next group when there are more than one group has time for; each may cost a merge.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use super::NodeError;
 /// Entries of a peer that are applied between two looks at the clock.
 const SLICE: usize = 8;
 
-/// How long acknowledgements of members wait for something else to be done with, milliseconds. Nobody waits for them, and
-/// a flush for each would cost more than the entry that it is for: a member hears of every entry from all others.
+/// How long acknowledgements of members wait for another input to share a flush with, milliseconds. A flush for each
+/// would cost more than the entry it acknowledges, and every member acknowledges every entry.
 const ACKS_WAIT_MS: u64 = 250;
 
-/// But no more of them than this.
+/// Acknowledgements of more messages than this do not wait.
 const ACKS_WAITING_MAX: usize = 256;
 
-/// Acknowledgements of several messages, which are applied as one: the floor is looked for once.
+/// Acknowledgements of several messages, applied as one, so that the floor is computed once.
 pub(super) struct WaitingAcks {
     own: VersionVector,
     acks: Vec<(Origin, VersionVector)>,
-    /// Of how many messages.
+    /// How many messages they came in.
     inputs: usize,
-    /// Since when the first waits, milliseconds of the monotonic clock.
+    /// When the first arrived, milliseconds of the monotonic clock.
     since_ms: u64,
 }
 
@@ -43,12 +43,12 @@ impl WaitingAcks {
         self.inputs += 1;
     }
 
-    /// When they have waited long enough.
+    /// When they must be applied, milliseconds of the monotonic clock.
     pub(super) fn due_ms(&self) -> u64 {
         self.since_ms.saturating_add(ACKS_WAIT_MS)
     }
 
-    /// Whether they are too many to wait.
+    /// Whether there are too many to wait.
     pub(super) fn is_full(&self) -> bool {
         self.inputs >= ACKS_WAITING_MAX
     }
@@ -58,10 +58,10 @@ impl WaitingAcks {
     }
 }
 
-/// Who is told when it is applied, and whether something of it was refused.
+/// The waiter of an input that is applied, and whether the replica refused something of it.
 pub(super) type Told = (oneshot::Sender<Result<bool, NodeError>>, bool);
 
-/// An input of a session.
+/// An input of a session, as far as it is not applied.
 pub(super) struct Handed {
     rest: Rest,
     told: oneshot::Sender<Result<bool, NodeError>>,
@@ -82,7 +82,7 @@ impl Handed {
         Self { rest, told, refused: false }
     }
 
-    /// Takes what can be applied in one go; `None` when nothing is left.
+    /// Takes what can be applied between two looks at the clock; `None` when nothing is left.
     pub(super) fn slice(&mut self) -> Option<Input> {
         match &mut self.rest {
             Rest::Whole(input) => input.take(),
@@ -104,7 +104,7 @@ impl Handed {
     }
 }
 
-/// Does none of it; who waits is told why.
+/// Rejects all queued inputs and reports the error to each waiter.
 pub(super) fn refuse_all(backlog: &mut VecDeque<Handed>, error: impl Fn() -> NodeError) {
     for handed in backlog.drain(..) {
         if handed.told.send(Err(error())).is_err() {

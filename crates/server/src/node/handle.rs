@@ -1,4 +1,5 @@
-//! The node's handle: commands in, answers out. Who holds one sees neither the threads nor the journal.
+//! The node's handle: reads, status and shutdown. Its holder sees neither the threads nor the journal. The calls that
+//! change something are in `calls`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,108 +7,36 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::{
-    Alarm, AlarmKind, Command, Identity, LeaseId, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Reply, Revision,
-    Tally, Txn, TxnReply,
+    Alarm, Identity, LeaseId, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Revision, Tally, Txn, TxnReply,
 };
 use tokio::sync::oneshot;
 
+use super::engine::{Engine, Threads};
 use super::pipe::Work;
-use super::queue::Job;
 use super::state::SIZE_MIN;
-use super::{HashKv, NodeError, NodeState, Outcome, Shared, Status, Threads, hub, quota};
+use super::{HashKv, NodeError, NodeState, Status, hub};
 
-/// While stopping, how often a thread that has not ended is asked whether the disk still answers.
+/// How often a shutdown checks whether the disk still answers, while a thread runs.
 const ENDED_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a client waits for its answer, etcd's limit: a disk that does not answer must not hold clients for ever.
+/// How long a client waits for its answer, as in etcd. A disk that does not answer must not hold clients for ever.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// What everyone holds: commands in, answers and events out. Cheap to clone.
+/// The node as all other parts see it: commands in, answers and events out. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    pub(super) shared: Arc<Shared>,
+    pub(super) engine: Arc<Engine>,
 }
 
 impl Handle {
-    /// Has a command done. The answer comes once it is durable.
-    ///
-    /// # Errors
-    /// When the replica refuses, the queue is full, the quota is used up, or writes have stopped.
-    pub async fn submit(&self, command: Command) -> Outcome {
-        let cost = quota::cost(&command);
-        if !self.shared.limits.allows(cost, self.shared.quota) && self.shared.limits.check(&command).is_ok() {
-            self.raise_no_space().await;
-            return Err(NodeError::NoSpace);
-        }
-        self.enqueue(command, false, cost as usize).await
-    }
-
-    /// Keeps a lease alive; tells its time to live, seconds. At once where nothing waits for the disk: what the answer
-    /// rests on is durable then.
-    ///
-    /// # Errors
-    /// As [`Self::submit`]; `LeaseNotFound` among them.
-    pub async fn renew(&self, id: LeaseId) -> Result<i64, NodeError> {
-        let shared = &self.shared;
-        let renewed = {
-            let replica = shared.replica.read();
-            let settled = shared.is_writable() && *shared.durable_number.borrow() == replica.next_number();
-            settled.then(|| replica.renew_in_passing(shared.now(), id)).flatten()
-        };
-        if let Some(ttl) = renewed {
-            shared.observer.lease_renewed();
-            return Ok(ttl);
-        }
-        match self.submit(Command::LeaseRenew(id)).await? {
-            Reply::LeaseRenew { ttl } => Ok(ttl),
-            _ => Err(NodeError::Stopped),
-        }
-    }
-
-    async fn raise_no_space(&self) {
-        let alarm = Alarm { member: self.shared.identity.replica, kind: AlarmKind::NoSpace };
-        tracing::warn!(quota = self.shared.quota, "the quota is used up: raising the NOSPACE alarm");
-        if let Err(error) = self.enqueue(Command::SetAlarm { alarm, raised: true }, false, 0).await {
-            tracing::warn!(%error, "could not raise the NOSPACE alarm");
-        }
-    }
-
-    async fn enqueue(&self, command: Command, physical: bool, bytes: usize) -> Outcome {
-        let shared = &self.shared;
-        if !shared.is_writable() {
-            shared.observer.write_refused();
-            return Err(shared.write_error());
-        }
-        let (reply, answer) = oneshot::channel();
-        shared
-            .queue
-            .push(Job::Client { command, physical, reply }, bytes)
-            .inspect_err(|_| shared.observer.write_refused())?;
-        // A sender that is dropped unused: the threads are gone.
-        let answer = async { answer.await.unwrap_or_else(|_| Err(shared.write_error())) };
-        if physical {
-            return answer.await;
-        }
-        tokio::time::timeout(REQUEST_TIMEOUT, answer).await.unwrap_or(Err(NodeError::TimedOut))
-    }
-
-    /// Hides history before the revision. Answers once that is durable or, if `physical`, once what it hid is gone
-    /// from the disk.
-    ///
-    /// # Errors
-    /// As [`Self::submit`]; `Compacted` and `FutureRevision` among them.
-    pub async fn compact(&self, at: i64, physical: bool) -> Result<(), NodeError> {
-        self.enqueue(Command::Compact(at), physical, 0).await.map(|_| ())
-    }
-
     /// The durable revision, for headers.
     pub fn revision(&self) -> Revision {
-        self.shared.durable_revision()
+        self.engine.durable_revision()
     }
 
-    /// Who the replica is.
+    /// The replica's identity.
     pub fn identity(&self) -> Identity {
-        self.shared.identity
+        self.engine.identity
     }
 
     /// Reads a range: linearizable (see the module), and at once.
@@ -116,17 +45,17 @@ impl Handle {
     /// When the revision asked for is compacted or yet to come.
     pub fn range(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
         let since = Instant::now();
-        let as_of = self.shared.durable_revision();
-        let replica = self.shared.replica.read();
+        let as_of = self.engine.durable_revision();
+        let replica = self.engine.replica.read();
         let reply = replica.range(op, as_of);
         if let (Err(Refusal::Compacted), ReadAt::Revision(at)) = (&reply, op.at)
             && replica.is_foreign(Revision::new(at), as_of)
         {
-            self.shared.met_foreign(Revision::new(at));
+            self.engine.met_foreign(Revision::new(at));
         }
         drop(replica);
-        self.shared.observer.done(&Tally::range());
-        self.shared.observer.range(since.elapsed(), reply.is_ok());
+        self.engine.metrics.done(&Tally::range());
+        self.engine.metrics.range(since.elapsed(), reply.is_ok());
         Ok(reply?)
     }
 
@@ -135,22 +64,22 @@ impl Handle {
     /// # Errors
     /// As [`Self::range`].
     pub fn read_txn(&self, txn: &Txn) -> Result<TxnReply, NodeError> {
-        let as_of = self.shared.durable_revision();
+        let as_of = self.engine.durable_revision();
         let mut tally = Tally::default();
-        let reply = self.shared.replica.read().read_txn(txn, as_of, &mut tally);
-        self.shared.observer.done(&tally);
+        let reply = self.engine.replica.read().read_txn(txn, as_of, &mut tally);
+        self.engine.metrics.done(&tally);
         Ok(reply?)
     }
 
     /// Waits until everything before that journal number is durable.
     async fn durable_up_to(&self, number: u64) -> Result<(), NodeError> {
-        let mut durable = self.shared.durable_number.subscribe();
+        let mut durable = self.engine.durable_number.subscribe();
         loop {
             if *durable.borrow_and_update() >= number {
                 return Ok(());
             }
-            if !self.shared.is_writable() {
-                return Err(self.shared.write_error());
+            if !self.engine.is_writable() {
+                return Err(self.engine.write_error());
             }
             match tokio::time::timeout(REQUEST_TIMEOUT, durable.changed()).await {
                 Ok(Ok(())) => {}
@@ -160,14 +89,14 @@ impl Handle {
         }
     }
 
-    /// What is known of a lease.
+    /// The status of a lease; `None` when there is no such lease.
     ///
     /// # Errors
-    /// When what was seen will never be durable, because writes have stopped.
+    /// When writes have stopped, so that what was read will never be durable.
     pub async fn lease(&self, id: LeaseId) -> Result<Option<LeaseStatus>, NodeError> {
         let (status, number) = {
-            let replica = self.shared.replica.read();
-            (replica.lease(self.shared.now(), id), replica.next_number())
+            let replica = self.engine.replica.read();
+            (replica.lease(self.engine.now(), id), replica.next_number())
         };
         self.durable_up_to(number).await?;
         Ok(status)
@@ -179,8 +108,8 @@ impl Handle {
     /// As [`Self::lease`].
     pub async fn leases(&self) -> Result<Vec<LeaseId>, NodeError> {
         let (mut leases, number) = {
-            let replica = self.shared.replica.read();
-            let leases: Vec<(LeaseId, u64)> = replica.leases(self.shared.now()).collect();
+            let replica = self.engine.replica.read();
+            let leases: Vec<(LeaseId, u64)> = replica.leases(self.engine.now()).collect();
             (leases, replica.next_number())
         };
         self.durable_up_to(number).await?;
@@ -188,66 +117,66 @@ impl Handle {
         Ok(leases.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// The hash that etcd's HashKV gives at that revision; zero for now. At a revision that was compacted at since, the
-    /// answer is the same as before, while it is remembered.
+    /// The hash that etcd's HashKV gives at that revision, or now. After a compaction at that revision the answer stays
+    /// the same, as long as the node remembers it.
     ///
     /// # Errors
     /// When the revision is compacted or yet to come, or as [`Self::lease`].
-    pub async fn hash_kv(&self, at: i64) -> Result<HashKv, NodeError> {
-        if let Some(hash) = self.shared.hashes.lock().get(Revision::new(at)) {
+    pub async fn hash_kv(&self, at: Option<Revision>) -> Result<HashKv, NodeError> {
+        if let Some(hash) = at.and_then(|at| self.engine.hashes.lock().get(at)) {
             return Ok(hash);
         }
-        let shared = Arc::clone(&self.shared);
+        let engine = Arc::clone(&self.engine);
         let hashed = tokio::task::spawn_blocking(move || {
             let since = Instant::now();
-            let replica = shared.replica.read();
-            let (hash, revision) = replica.hash_kv(at)?;
-            shared.observer.hashed(since.elapsed());
+            let replica = engine.replica.read();
+            let (hash, revision) = replica.hash_kv(at.map_or(0, Revision::get))?;
+            engine.metrics.hashed(since.elapsed());
             let hash = HashKv { hash, revision, compacted: replica.compacted() };
             Ok((hash, replica.next_number()))
         });
         let (hash, number) = hashed.await.unwrap_or(Err(NodeError::Stopped))?;
         self.durable_up_to(number).await?;
-        self.shared.hashes.lock().note(hash);
+        self.engine.hashes.lock().note(hash);
         Ok(hash)
     }
 
     /// The alarms that are raised.
     pub fn alarms(&self) -> Vec<Alarm> {
-        self.shared.replica.read().alarms().collect()
+        self.engine.replica.read().alarms().collect()
     }
 
-    /// What Status tells.
+    /// The node's status, for the RPC `Status` and for metrics.
     pub fn status(&self) -> Status {
-        let shared = &self.shared;
+        let engine = &self.engine;
         let size = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        let replica = shared.replica.read();
+        let replica = engine.replica.read();
         Status {
-            identity: shared.identity,
-            revision: shared.durable_revision(),
+            identity: engine.identity,
+            revision: engine.durable_revision(),
             compacted: replica.compacted(),
-            next_number: *shared.durable_number.borrow(),
-            size_allocated: size(&shared.limits.size_allocated).max(SIZE_MIN),
-            size_in_use: size(&shared.limits.size_in_use).max(SIZE_MIN),
-            size_on_disk: size(&shared.limits.size_on_disk),
-            quota: shared.quota,
+            next_number: *engine.durable_number.borrow(),
+            size_allocated: size(&engine.admission.size_allocated).max(SIZE_MIN),
+            size_in_use: size(&engine.admission.size_in_use).max(SIZE_MIN),
+            size_on_disk: size(&engine.admission.size_on_disk),
+            quota: engine.quota,
             keys: replica.live_keys(),
             alarms: replica.alarms().collect(),
             state: self.state(),
-            waiting: shared.queue.len(),
+            waiting: engine.queue.len(),
         }
     }
 
     /// Whether the node takes writes.
     pub fn state(&self) -> NodeState {
-        let shared = &self.shared;
-        if let Some(reason) = &*shared.stopped_because.lock() {
+        let engine = &self.engine;
+        if let Some(reason) = &*engine.stopped_because.lock() {
             return NodeState::WritesStopped { reason: Arc::clone(reason) };
         }
-        if shared.is_paused() || shared.limits.disk_low.load(Ordering::Relaxed) {
+        if engine.is_paused() || engine.admission.disk_low.load(Ordering::Relaxed) {
             return NodeState::WritesPaused { reason: "no space left on the disk of the data dir".into() };
         }
-        match shared.stalled() {
+        match engine.stalled() {
             Some(silent) => {
                 let reason = format!("the disk has not answered for {} s", silent.as_secs());
                 NodeState::WritesPaused { reason: reason.into() }
@@ -258,7 +187,7 @@ impl Handle {
 
     /// Numbers of streams and watchers, for metrics.
     pub fn watch_counts(&self) -> hub::WatchCounts {
-        self.shared.hub.counts()
+        self.engine.hub.counts()
     }
 
     /// Rewrites the journal so that freed space goes back to the file system. Writes wait meanwhile.
@@ -267,26 +196,26 @@ impl Handle {
     /// When the copy fails (the journal is as before), or the node has stopped.
     pub async fn defragment(&self) -> Result<(), NodeError> {
         let (reply, answer) = oneshot::channel();
-        if !self.shared.pipe.send(Work::Defragment(reply)) {
-            return Err(self.shared.write_error());
+        if !self.engine.pipe.send(Work::Defragment(reply)) {
+            return Err(self.engine.write_error());
         }
         answer.await.unwrap_or(Err(NodeError::Stopped))
     }
 
     /// Ends all watch streams, so that connections can drain.
     pub fn close_watches(&self) {
-        self.shared.hub.close();
+        self.engine.hub.close();
     }
 
-    /// Refuses new commands, finishes and flushes what is in flight, ends all watch streams and both threads. Blocks.
-    /// False when the disk does not answer: then the threads are left behind, with nothing acknowledged in them.
+    /// Refuses new commands, flushes those in flight, and ends all watch streams and both threads. Blocks. Returns
+    /// false when the disk does not answer: the threads are left behind then, with nothing acknowledged in them.
     pub fn shutdown(&self) -> bool {
-        self.shared.queue.close();
-        let Threads { handles, ended } = std::mem::take(&mut *self.shared.threads.lock());
+        self.engine.queue.close();
+        let Threads { handles, ended } = std::mem::take(&mut *self.engine.threads.lock());
         while let Some(Err(mpsc::RecvTimeoutError::Timeout)) = ended.as_ref().map(|e| e.recv_timeout(ENDED_EVERY)) {
-            if self.shared.stalled().is_some() {
+            if self.engine.stalled().is_some() {
                 tracing::error!("the disk does not answer; stopping without it");
-                self.shared.hub.close();
+                self.engine.hub.close();
                 return false;
             }
         }
@@ -295,7 +224,7 @@ impl Handle {
                 tracing::error!("a thread of the node ended by a panic");
             }
         }
-        self.shared.hub.close();
+        self.engine.hub.close();
         true
     }
 }

@@ -1,5 +1,5 @@
-//! Remembers HashKV's answers over compactions: the answer at a revision stays the same when history is compacted at
-//! exactly that revision, as in etcd, although what it was taken over is gone then.
+//! Remembers the answers of HashKV. As in etcd, the answer at a revision stays the same when history is compacted at exactly
+//! that revision, although the hashed history is gone then.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use eddy_crdt::Revision;
 
 use super::HashKv;
 
-/// etcd remembers as many.
+/// Most answers that are remembered, as in etcd.
 const REMEMBERED_MAX: usize = 10;
 
 /// See the module.
@@ -15,24 +15,24 @@ const REMEMBERED_MAX: usize = 10;
 pub(super) struct Hashes {
     /// Answers since the last compaction, newest last.
     asked: VecDeque<HashKv>,
-    /// Those at revisions that were compacted at later.
+    /// Answers at revisions at which history was compacted later.
     compacted: VecDeque<HashKv>,
 }
 
 impl Hashes {
-    /// The answer at a compacted revision.
+    /// The remembered answer at a revision at which history was compacted.
     pub(super) fn get(&self, at: Revision) -> Option<HashKv> {
         self.compacted.iter().find(|hash| hash.revision == at).copied()
     }
 
-    /// Takes note of an answer.
+    /// Remembers an answer.
     pub(super) fn note(&mut self, hash: HashKv) {
         if !self.asked.contains(&hash) {
             push(&mut self.asked, hash);
         }
     }
 
-    /// History was compacted at `at`, the last time before at `before`.
+    /// Notes that history was compacted at `at`; the compaction before was at `before`.
     pub(super) fn compact(&mut self, before: Revision, at: Revision) {
         if let Some(hash) = self.asked.iter().find(|hash| hash.revision == at && hash.compacted == before) {
             push(&mut self.compacted, *hash);

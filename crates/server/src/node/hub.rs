@@ -1,11 +1,11 @@
 //! The watch fan-out: hands durable commits to the watchers they concern, and never waits for any of them.
 //!
-//! Every gRPC watch stream has a [`Mailbox`], bounded in items and bytes. A watcher whose event finds the mailbox
-//! full becomes *lagging* at exactly that revision; nothing is pushed to it any more. Its stream, once it has read
-//! what was there, catches it up from the replica's history (see [`super::watch`]) and makes it live again under the
-//! hub's lock at an exact revision: without gap, without double.
+//! Every gRPC watch stream has a [`Mailbox`], bounded in items and bytes. A watcher whose event finds the mailbox full
+//! becomes *lagging* at exactly that revision, and the hub pushes no more events to it. When the stream has read its
+//! mailbox, it catches the watcher up from the replica's history (see [`super::watch`]). Then it makes the watcher live
+//! again under the hub's lock, at an exact revision. So there is no gap, and no event comes twice.
 //!
-//! Locks are taken in this order: hub, mailbox. Neither is held while the replica's is taken.
+//! Locks are taken in this order: hub, mailbox. Neither is held while the replica's lock is taken.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl std::ops::Deref for SharedEvent {
     }
 }
 
-/// A rough size of an event, bytes: what it keeps alive.
+/// A rough size of an event, bytes: the memory that it keeps alive.
 pub(crate) fn event_size(event: &Event) -> usize {
     let prev = event.prev.as_ref().map_or(0, |prev| prev.value.len());
     event.kv.key.len() + event.kv.value.len() + prev + 64
@@ -69,14 +69,14 @@ impl Filters {
     }
 }
 
-/// How a watcher stands to the hub.
+/// Whether the hub pushes events to a watcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// Gets what is published, from revision `next` on.
+    /// It is pushed what is published, from revision `next` on.
     Live,
-    /// Is to be caught up from history, from revision `next` on.
+    /// Its stream catches it up from history, from revision `next` on.
     Lagging,
-    /// Was cancelled by a compaction; only keeps its id taken until the client cancels it.
+    /// A compaction cancelled it. Its id stays taken until the client cancels it.
     Dead,
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct Watcher {
     pub(crate) id: i64,
     pub(crate) range: KeyRange,
     pub(crate) filters: Filters,
-    /// The revision the client asked for; zero for "from now".
-    pub(crate) start: Revision,
+    /// The revision the client asked for; `None` for "from now".
+    pub(crate) start: Option<Revision>,
     pub(crate) next: Revision,
     pub(crate) standing: Standing,
 }
@@ -108,7 +108,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Takes everything that waits.
+    /// Takes all deliveries that wait.
     pub(crate) fn take(&mut self) -> VecDeque<Delivery> {
         self.bytes = 0;
         std::mem::take(&mut self.queue)
@@ -119,7 +119,7 @@ impl Inner {
     }
 }
 
-/// What is between the hub and one stream.
+/// The deliveries from the hub to one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     inner: Mutex<Inner>,
@@ -150,7 +150,7 @@ impl Mailbox {
         }
         let size: usize = events.iter().map(|index| event_size(&commit.events[*index as usize])).sum();
         if waiting >= MAILBOX_ITEMS_MAX || (waiting > 0 && bytes + size > MAILBOX_BYTES_MAX) {
-            // The stream is awake already, for there is something in its mailbox.
+            // The stream needs no wake-up: its mailbox holds something already.
             watcher.standing = Standing::Lagging;
             watcher.next = commit.revision;
             inner.lagging += 1;
@@ -187,7 +187,7 @@ impl PartialEq for Subscription {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Everything up to this revision was handed to the mailboxes.
+    /// All commits up to this revision were handed to the mailboxes.
     pub(crate) published: Revision,
     pub(crate) subscriptions: Matcher<Subscription>,
     /// Streams that want to be woken when a revision is published.
@@ -217,7 +217,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// A hub to which everything up to this revision is history.
+    /// A hub for which all commits up to this revision are history.
     pub(crate) fn new(published: Revision) -> Self {
         let state = State {
             published,
@@ -233,7 +233,7 @@ impl Hub {
         self.state.lock()
     }
 
-    /// Hands on commits, in order, and takes note that everything up to `revision` is durable.
+    /// Hands commits on, in order, and notes that all commits up to `revision` are durable.
     pub(crate) fn publish(&self, commits: Vec<Commit>, revision: Revision) {
         let mut state = self.state.lock();
         if !state.subscriptions.is_empty() {
@@ -250,8 +250,8 @@ impl Hub {
         }
     }
 
-    /// The replica moved to another revision space: every watcher has to look at the history, where it finds that what
-    /// it would go on from is compacted.
+    /// Notes that the replica moved to another revision space. Every watcher becomes lagging, and its stream finds that the
+    /// history it would go on from is compacted.
     pub(crate) fn leap(&self) {
         let state = self.state.lock();
         for mailbox in state.streams.values() {
@@ -318,7 +318,7 @@ impl Hub {
 }
 
 impl State {
-    /// Wakes the stream when that revision is published.
+    /// Has the stream woken when that revision is published.
     pub(crate) fn wake_at(&mut self, revision: Revision, mailbox: &Arc<Mailbox>) {
         let awaiting = self.awaiting.entry(revision).or_default();
         if !awaiting.iter().any(|other| Arc::ptr_eq(other, mailbox)) {
@@ -333,7 +333,7 @@ impl State {
             });
             return;
         }
-        // A watcher must get its events of one commit at once, or its stream could send half of them.
+        // A watcher must get its events of one commit at once, or its stream could send only half of them.
         let mut matches: Vec<(&Subscription, u32)> = Vec::new();
         for (index, event) in commit.events.iter().enumerate() {
             self.subscriptions.visit(&event.kv.key, &mut |subscription| matches.push((subscription, index as u32)));

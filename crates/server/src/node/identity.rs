@@ -1,7 +1,7 @@
-//! Who this replica is, when its data dir is new.
+//! The identity of a replica whose data dir is new.
 //!
-//! Cluster and member ids are hashes of what all members of a static cluster are configured with, so that each
-//! computes the same without asking. The birth is random: it tells this data dir from a lost one of the same member.
+//! Cluster and member ids are hashes of the configuration that all members of a static cluster share, so each member
+//! computes the same ids without asking. The birth is random: it tells this data dir from a lost one of the same member.
 
 use eddy_crdt::{Birth, ClusterId, Founder, Identity, ReplicaId};
 
@@ -19,7 +19,7 @@ pub enum IdentityError {
     Randomness(getrandom::Error),
 }
 
-/// etcd's hash, so that the ids are those that an etcd with the same flags would have. It need not resist attackers.
+/// etcd's hash, so that an etcd with the same flags would have the same ids. It need not resist attackers.
 fn hash(bytes: &[u8]) -> u64 {
     let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, bytes);
     let mut id = [0; 8];
@@ -36,12 +36,12 @@ pub fn draw_birth() -> Result<Birth, IdentityError> {
     getrandom::u64().map(|n| Birth::new(n.max(1))).map_err(IdentityError::Randomness)
 }
 
-/// The id of a member that is added at run time: the same wherever it is added, and another one for each life at these
-/// URLs (sorted), since the id of a removed member is never used again.
-pub fn member_id(cluster: ClusterId, peer_urls: &[String], life: u32) -> ReplicaId {
+/// The id of a member that is added at run time; `peer_urls` are sorted. It is the same wherever the member is added. The
+/// id of a removed member is never used again, so `removed` members at these URLs make it another one.
+pub fn member_id(cluster: ClusterId, peer_urls: &[String], removed: u32) -> ReplicaId {
     let mut text = peer_urls.concat() + &cluster.to_string();
-    if life > 0 {
-        text += &format!("#{life}");
+    if removed > 0 {
+        text += &format!("#{removed}");
     }
     ReplicaId::new(hash(text.as_bytes()))
 }
@@ -92,7 +92,7 @@ pub fn derive(name: &str, initial_cluster: &str, token: &str) -> Result<Founded,
     founders.sort_unstable_by_key(|founder| founder.id);
     let cluster = hash(&founders.iter().flat_map(|founder| founder.id.get().to_be_bytes()).collect::<Vec<u8>>());
     let replica = ReplicaId::new(member_id(&own));
-    // Each counts revisions in its own space.
+    // Each member counts revisions in its own space.
     let ordinal = founders.iter().position(|founder| founder.id == replica).unwrap_or(0) as u16;
     let identity = Identity { cluster: ClusterId::new(cluster), replica, birth: draw_birth()?, ordinal };
     Ok(Founded { identity, founders })
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_member_at_the_urls_of_a_removed_one_is_another() {
         let urls = ["http://1:1".to_owned()];
-        let id = |cluster, life| member_id(ClusterId::new(cluster), &urls, life);
+        let id = |cluster, removed| member_id(ClusterId::new(cluster), &urls, removed);
         assert_eq!(id(1, 0), id(1, 0));
         assert_ne!(id(1, 0), id(1, 1));
         assert_ne!(id(1, 0), id(2, 0));

@@ -1,14 +1,14 @@
-//! Which watchers a key concerns: exact keys by hash, ranges by an interval tree.
+//! Finds the watchers that a key concerns: exact keys by hash, ranges by an interval tree.
 //!
-//! The tree is a sorted array with the largest range end of each subtree. Ranges that came since it was last built
-//! wait in a short list beside it, so that adding and removing stays cheap and a look-up costs a logarithm of the
-//! number of distinct ranges, not of watchers.
+//! The tree is a sorted array with the largest range end of each subtree. Ranges that came since it was last built wait in
+//! a short list beside it, so adding and removing stays cheap. A look-up costs a logarithm of the number of distinct
+//! ranges, however many watchers there are.
 
 use std::collections::HashMap;
 
 use eddy_crdt::{Key, KeyRange};
 
-/// So many new ranges are searched one by one before the tree is built anew, plus an eighth of the tree's size.
+/// How many new ranges are searched one by one before the tree is built anew, besides an eighth of the tree's size.
 const RECENT_MAX: usize = 32;
 
 /// Where a range ends: before a key, or nowhere.
@@ -22,7 +22,7 @@ pub(crate) struct Matcher<T> {
     /// Nodes before this are sorted by start and searched as a tree.
     sorted: usize,
     places: HashMap<(Key, End), usize>,
-    /// Nodes without subscribers; dropped when the tree is built anew.
+    /// How many nodes have no subscribers; they are dropped when the tree is built anew.
     empty: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the node tells whoever keeps metrics.
+//! What the node counts, under etcd's metric names. The node's threads call these methods; none of them waits.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,57 +8,17 @@ use super::{Handle, NodeState};
 use crate::metrics::Metrics;
 use crate::storage::AppendStats;
 
-/// Hears what the node does. All methods return at once; they are called from the node's own threads.
-pub trait Observer: Send + Sync + 'static {
+impl Metrics {
     /// A group was made durable: its cost, and the time since it was made.
-    fn flushed(&self, _stats: &AppendStats, _total: Duration) {}
-    /// Steps were run, not necessarily durable yet.
-    fn done(&self, _tally: &Tally) {}
-    /// A range took so long, and was answered or refused.
-    fn range(&self, _took: Duration, _answered: bool) {}
-    /// A lease was granted for so many seconds.
-    fn lease_granted(&self, _ttl_s: i64) {}
-    /// A lease was revoked.
-    fn lease_revoked(&self) {}
-    /// A lease was renewed.
-    fn lease_renewed(&self) {}
-    /// Leases ran out.
-    fn leases_expired(&self, _count: usize) {}
-    /// So many events are on their way to one watcher.
-    fn events(&self, _count: usize) {}
-    /// All keys were hashed, which took so long.
-    fn hashed(&self, _took: Duration) {}
-    /// History before this revision was hidden.
-    fn compacted(&self, _at: Revision) {}
-    /// So many records lost a change to a compaction.
-    fn swept(&self, _records: usize) {}
-    /// A defragmentation took so long.
-    fn defragmented(&self, _took: Duration) {}
-    /// A command was refused by a full queue, or because writes have stopped.
-    fn write_refused(&self) {}
-    /// Entries of other replicas were applied.
-    fn remote_entries(&self, _count: usize) {}
-    /// Concurrent versions were merged by the rule of that name.
-    fn merged(&self, _rule: &str) {}
-    /// A flush failed: no more writes until a restart.
-    fn writes_stopped(&self) {}
-}
-
-/// Hears nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Deaf;
-
-impl Observer for Deaf {}
-
-impl Observer for Metrics {
-    fn flushed(&self, stats: &AppendStats, total: Duration) {
+    pub(super) fn flushed(&self, stats: &AppendStats, total: Duration) {
         self.wal_write_bytes.add(i64::try_from(stats.bytes).unwrap_or(i64::MAX));
         self.wal_write.observe(stats.write.as_secs_f64());
         self.wal_fsync.observe(stats.sync.as_secs_f64());
         self.backend_commit.observe(total.as_secs_f64());
     }
 
-    fn done(&self, tally: &Tally) {
+    /// Steps of commands were run; they may not be durable yet.
+    pub(super) fn done(&self, tally: &Tally) {
         self.range.inc_by(tally.ranges);
         self.put.inc_by(tally.puts);
         self.delete.inc_by(tally.deletes);
@@ -66,64 +26,73 @@ impl Observer for Metrics {
         self.put_size.add(i64::try_from(tally.put_bytes).unwrap_or(i64::MAX));
     }
 
-    fn range(&self, took: Duration, answered: bool) {
+    /// A range was answered or refused after this long.
+    pub(super) fn range(&self, took: Duration, answered: bool) {
         self.range_duration[usize::from(answered)].observe(took.as_secs_f64());
     }
 
-    fn lease_granted(&self, ttl_s: i64) {
+    /// A lease was granted for this many seconds.
+    pub(super) fn lease_granted(&self, ttl_s: i64) {
         self.lease_granted.inc();
         self.lease_ttl.observe(ttl_s as f64);
     }
 
-    fn lease_revoked(&self) {
+    /// A lease was revoked.
+    pub(super) fn lease_revoked(&self) {
         self.lease_revoked.inc();
     }
 
-    fn lease_renewed(&self) {
+    /// A lease was renewed.
+    pub(super) fn lease_renewed(&self) {
         self.lease_renewed.inc();
     }
 
-    fn events(&self, count: usize) {
+    /// This many events go to one watcher.
+    pub(super) fn events(&self, count: usize) {
         self.events.inc_by(count as u64);
     }
 
-    fn hashed(&self, took: Duration) {
+    /// All keys were hashed in this time.
+    pub(super) fn hashed(&self, took: Duration) {
         self.hash_rev.observe(took.as_secs_f64());
     }
 
-    fn leases_expired(&self, count: usize) {
+    /// This many leases ran out.
+    pub(super) fn leases_expired(&self, count: usize) {
         self.lease_expired.inc_by(count as u64);
         // etcd ends a lease that ran out by revoking it.
         self.lease_revoked.inc_by(count as u64);
     }
 
-    fn compacted(&self, at: Revision) {
+    /// History before this revision was hidden.
+    pub(super) fn compacted(&self, at: Revision) {
         self.compact_revision.set(at.get());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.compaction_last.set(now.as_secs() as i64);
     }
 
-    fn swept(&self, records: usize) {
+    /// This many records lost a change to a compaction.
+    pub(super) fn swept(&self, records: usize) {
         self.compaction_keys.inc_by(records as u64);
     }
 
-    fn defragmented(&self, took: Duration) {
+    /// A defragmentation took this long.
+    pub(super) fn defragmented(&self, took: Duration) {
         self.backend_defrag.observe(took.as_secs_f64());
     }
 
-    fn remote_entries(&self, count: usize) {
+    /// This many entries of other replicas were applied.
+    pub(super) fn remote_entries(&self, count: usize) {
         self.peer_entries_applied.inc_by(count as u64);
     }
 
-    fn merged(&self, rule: &str) {
-        self.merges.with_label_values(&[rule]).inc();
-    }
-
-    fn write_refused(&self) {
+    /// A command was refused by a full queue, or because writes have stopped.
+    pub(super) fn write_refused(&self) {
         self.proposals_failed.inc();
     }
 
-    fn writes_stopped(&self) {
+    /// A flush failed; the node takes no more writes until a restart.
+    pub(super) fn writes_stopped(&self) {
         self.writable.set(0);
     }
 }

@@ -1,8 +1,8 @@
-//! What the node has for peers: what is on disk and may be sent, who the members are, and a way for sessions to hand on
-//! what came.
+//! What the node offers to peers' sessions: what is on disk and may be sent, the members, and a way to have inputs applied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use eddy_crdt::{Change, ChangeKind, Entry, Input, Member, Notice, Now, Replica, VersionVector};
 use parking_lot::Mutex;
@@ -11,10 +11,13 @@ use tokio::sync::{mpsc, oneshot, watch as latest};
 use super::queue::Job;
 use super::{Handle, NodeError};
 
-/// Notices that wait to be looked at; more are counted only.
+/// Most notices that wait for their reader; more are dropped.
 const NOTICES_MAX: usize = 1024;
 
-/// What a peer's entries cost in the queue beside their keys and values, bytes.
+/// How long to wait before an input is offered again to a queue that was full.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// What an entry of a peer costs in the queue beside its keys and values, bytes.
 const ENTRY_OVERHEAD: usize = 256;
 
 /// About what an entry costs in the queue, bytes.
@@ -26,12 +29,12 @@ fn size(entry: &Entry) -> usize {
     ENTRY_OVERHEAD + entry.changes.iter().map(change).sum::<usize>()
 }
 
-/// What is on disk, as far as peers are concerned.
+/// What is on disk, as far as it concerns peers.
 #[derive(Clone, Debug, Default)]
 pub struct Durable {
-    /// What was applied.
+    /// Version vector of the entries that were applied.
     pub vector: Arc<VersionVector>,
-    /// Up to which of the replica's own entries it is marked that peers may have been sent them.
+    /// Peers may have been sent the replica's own entries up to this number; the mark is on disk.
     pub offered: u64,
     /// The members, in order of id.
     pub members: Arc<Vec<Member>>,
@@ -40,9 +43,9 @@ pub struct Durable {
 /// See the module; part of what the node's threads share.
 pub(crate) struct Peering {
     durable: latest::Sender<Durable>,
-    /// What was handed to the storage thread last.
+    /// The state that the storage thread was given last.
     handed_on: Mutex<Durable>,
-    /// Sessions whose peers take entries now.
+    /// How many sessions have a peer that takes entries now.
     takers: AtomicUsize,
     notices: mpsc::Sender<Notice>,
     receiver: Mutex<Option<mpsc::Receiver<Notice>>>,
@@ -65,12 +68,12 @@ impl Peering {
         }
     }
 
-    /// Whether there is anyone to send to.
+    /// Whether any peer takes entries.
     pub(crate) fn is_offering(&self) -> bool {
         self.takers.load(Ordering::Acquire) > 0
     }
 
-    /// What will be on disk with the group that is being made.
+    /// The state that will be on disk with the present group; `None` when it did not change.
     pub(crate) fn note(&self, replica: &Replica, changed: bool) -> Option<Durable> {
         if !changed {
             return None;
@@ -86,12 +89,17 @@ impl Peering {
         Some(last.clone())
     }
 
-    /// It is on disk now.
+    /// Whether the members are others than those that were published last.
+    pub(crate) fn changes_members(&self, state: &Durable) -> bool {
+        !Arc::ptr_eq(&self.durable.borrow().members, &state.members)
+    }
+
+    /// The state is on disk now.
     pub(crate) fn publish(&self, state: Durable) {
         self.durable.send_replace(state);
     }
 
-    /// Hands notices on. Never waits: what is not looked at in time is lost, and only the log is poorer for it.
+    /// Hands notices on without waiting. A notice that finds the channel full is lost; only the log misses it.
     pub(crate) fn tell(&self, notices: Vec<Notice>) {
         for notice in notices {
             if let Err(mpsc::error::TrySendError::Full(notice)) = self.notices.try_send(notice) {
@@ -101,47 +109,47 @@ impl Peering {
     }
 }
 
-/// Counts one session that takes entries, for as long as it lives.
+/// Counts one session whose peer takes entries, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Taker(Handle);
 
 impl Drop for Taker {
     fn drop(&mut self) {
-        self.0.shared.peering.takers.fetch_sub(1, Ordering::AcqRel);
+        self.0.engine.peering.takers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Handle {
     /// What is on disk, now and whenever that changes.
     pub(crate) fn durable(&self) -> latest::Receiver<Durable> {
-        self.shared.peering.durable.subscribe()
+        self.engine.peering.durable.subscribe()
     }
 
     /// The members as they are on disk, in order of id.
     pub fn members(&self) -> Arc<Vec<Member>> {
-        Arc::clone(&self.shared.peering.durable.borrow().members)
+        Arc::clone(&self.engine.peering.durable.borrow().members)
     }
 
-    /// What happens that an operator should hear of. There is one receiver; `None` when it was taken.
+    /// Notices for operators. There is one receiver; `None` when it was taken.
     pub(crate) fn notices(&self) -> Option<mpsc::Receiver<Notice>> {
-        self.shared.peering.receiver.lock().take()
+        self.engine.peering.receiver.lock().take()
     }
 
-    /// Looks at the replica, whose newest changes may not be on disk yet. `look` must be short: writes wait for it.
+    /// Reads the replica, whose newest changes may not be on disk yet. `look` must be short: writes wait for it.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> T {
-        look(&self.shared.replica.read())
+        look(&self.engine.replica.read())
     }
 
-    /// The clocks.
+    /// The present time by both clocks.
     pub(crate) fn now(&self) -> Now {
-        self.shared.now()
+        self.engine.now()
     }
 
-    /// From now on every group is marked as offered with its own flush, as long as any session takes entries. What was
-    /// applied before is not: the input that does that is answered where there is any.
+    /// Has every group marked as offered with its own flush, until the returned `Taker` is dropped. Entries applied
+    /// before are not marked by that; where there are such, the returned input marks them.
     pub(crate) fn begin_taking(&self) -> (Taker, Option<Input>) {
-        self.shared.peering.takers.fetch_add(1, Ordering::AcqRel);
-        // What is applied from here on is marked by the committer.
+        self.engine.peering.takers.fetch_add(1, Ordering::AcqRel);
+        // The committer marks what is applied from here on.
         let offer = self.look(|replica| {
             let own = replica.vector().get(replica.identity().origin());
             (replica.offered() < own).then(|| Input::Offer { upto: replica.vector().clone() })
@@ -149,23 +157,30 @@ impl Handle {
         (Taker(self.clone()), offer)
     }
 
-    /// Has a session's input applied, in one group with whatever else waits, or in several if it is much; clients' commands go
-    /// first. Returns when all of it is applied, which is before it is durable (acknowledgements: when they are noted, a
-    /// little before that). True when the replica refused something of it.
+    /// Has a session's input applied, behind clients' commands, in one group or in several if it is long. Waits while the
+    /// queue is full. Returns when all of it is applied, which is before it is durable; acknowledgements are only noted
+    /// then. Returns whether the replica refused something of it.
     ///
     /// # Errors
-    /// When the queue is full, the disk is, or writes have stopped: not all was applied.
+    /// When the disk is full or writes have stopped. Not all of the input was applied then.
     pub(crate) async fn hand_on(&self, input: Input) -> Result<bool, NodeError> {
-        let shared = &self.shared;
-        if !shared.is_writable() {
-            return Err(shared.write_error());
+        let engine = &self.engine;
+        if !engine.is_writable() {
+            return Err(engine.write_error());
         }
         let bytes = match &input {
             Input::Entries { entries, .. } => entries.iter().map(size).sum(),
             _ => ENTRY_OVERHEAD,
         };
         let (applied, told) = oneshot::channel();
-        shared.queue.push(Job::Peer { input, applied }, bytes)?;
-        told.await.unwrap_or_else(|_| Err(shared.write_error()))
+        let mut job = Job::Peer { input, applied };
+        while let Err((error, back)) = engine.queue.push(job, bytes) {
+            if error != NodeError::TooManyRequests {
+                return Err(error);
+            }
+            job = back;
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
+        told.await.unwrap_or_else(|_| Err(engine.write_error()))
     }
 }

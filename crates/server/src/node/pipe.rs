@@ -1,6 +1,5 @@
-//! What is between the committer and the storage thread. A group that still waits while another is flushed takes in
-//! those that follow it: so there are never more than two groups on the way, however the clients fall, and each flush
-//! carries as many commands as there are.
+//! The pipe from the committer to the storage thread. A group that waits while another is flushed takes in the groups that
+//! follow it. So at most two groups are on the way, and each flush carries all commands there are.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,21 +9,21 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::peering::Durable;
-use super::{NodeError, Outcome};
+use super::{CommandResult, NodeError};
 use crate::storage::Group;
 
-/// A waiting group with so many commands takes in no more; the committer waits then.
+/// A waiting group with this many commands takes in no more, and the committer waits.
 const COMMANDS_MAX: usize = 4096;
 
-/// The same in bytes of records.
+/// A waiting group with this many bytes of records takes in no more.
 const BYTES_MAX: usize = 8 << 20;
 
 /// Most requests for maintenance that wait.
 const WORK_MAX: usize = 64;
 
-/// A group on its way to the disk, and what may leave the process once it is there.
+/// A group on its way to the disk, and what leaves the process once it is durable.
 pub(crate) struct Flush {
-    /// What to store; `None` when nothing changed (refusals, renewals).
+    /// What to store; `None` when nothing changed, as by refusals and renewals.
     pub(crate) group: Option<Group>,
     /// The group's own number.
     pub(crate) number: u64,
@@ -33,14 +32,14 @@ pub(crate) struct Flush {
     /// Newest revision after the group.
     pub(crate) revision: Revision,
     pub(crate) commits: Vec<Commit>,
-    pub(crate) replies: Vec<(oneshot::Sender<Outcome>, Outcome)>,
-    /// What peers may be told once it is durable; `None` when nothing of it changed.
-    pub(crate) state: Option<Durable>,
-    /// Watches are to be cancelled as compacted.
+    pub(crate) replies: Vec<(oneshot::Sender<CommandResult>, CommandResult)>,
+    /// What peers may be told once the group is durable; `None` when nothing changed.
+    pub(crate) durable: Option<Durable>,
+    /// Whether the replica leapt, so that watches are cancelled as compacted.
     pub(crate) leapt: bool,
     /// Bytes of the records.
     pub(crate) bytes: usize,
-    /// Wake the committer when it is published.
+    /// Whether to wake the committer when the group is published.
     pub(crate) poke: bool,
     /// When the group was made, for metrics.
     pub(crate) since: Instant,
@@ -54,7 +53,7 @@ impl Flush {
     fn absorb(&mut self, later: Flush) {
         match (&mut self.group, later.group) {
             (Some(group), Some(later)) => {
-                // Groups of a journal are adjacent; one without records keeps the place of the next.
+                // Groups of a journal are adjacent; a group without records takes the place of the next.
                 if group.records.is_empty() {
                     group.first = later.first;
                 }
@@ -69,7 +68,7 @@ impl Flush {
         self.revision = later.revision;
         self.commits.extend(later.commits);
         self.replies.extend(later.replies);
-        self.state = later.state.or(self.state.take());
+        self.durable = later.durable.or(self.durable.take());
         self.leapt |= later.leapt;
         self.bytes += later.bytes;
         self.poke |= later.poke;
@@ -80,12 +79,12 @@ impl Flush {
 pub(crate) enum Work {
     /// Make a group durable, then publish it.
     Flush(Box<Flush>),
-    /// Trim these records when there is time; answer those who wait once all is on disk.
+    /// Trim these records when there is time, and answer the clients once that is on disk.
     Trim {
         /// Journal numbers.
         dead: Vec<u64>,
         /// Clients with their answers.
-        waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+        waiting: Vec<(oneshot::Sender<CommandResult>, CommandResult)>,
     },
     /// Give space back.
     Defragment(oneshot::Sender<Result<(), NodeError>>),
@@ -95,9 +94,9 @@ pub(crate) enum Work {
 pub(crate) enum Received {
     /// Work.
     Work(Work),
-    /// None within the time.
+    /// There was no work within the time.
     Nothing,
-    /// None, and no more will come.
+    /// There is no work, and none will come.
     Closed,
 }
 
@@ -118,7 +117,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Adds a group; waits while the one before it is full. Dropped, with its answers, when the pipe is closed.
+    /// Adds a group; waits while the group before it is full. A closed pipe drops the group with its answers.
     pub(crate) fn flush(&self, flush: Flush) {
         let mut state = self.state.lock();
         while !state.closed && matches!(state.work.back(), Some(Work::Flush(waiting)) if waiting.is_full()) {
@@ -137,7 +136,7 @@ impl Pipe {
         }
     }
 
-    /// Adds other work; false when the pipe is closed or has too much of it.
+    /// Adds other work. Returns false when the pipe is closed or has too much work.
     pub(crate) fn send(&self, work: Work) -> bool {
         let mut state = self.state.lock();
         if state.closed || (state.work.len() >= WORK_MAX && matches!(work, Work::Defragment(_))) {
@@ -156,7 +155,7 @@ impl Pipe {
         }
     }
 
-    /// The next work; waits so long for it, or for ever.
+    /// The next work; waits for it at most that long, or for ever.
     pub(crate) fn receive(&self, wait: Option<Duration>) -> Received {
         let deadline = wait.map(|wait| Instant::now() + wait);
         let mut state = self.state.lock();
@@ -185,14 +184,14 @@ impl Pipe {
         }
     }
 
-    /// Takes nothing more; what is in it still comes out.
+    /// Takes no more work. What is in the pipe still comes out.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.filled.notify_one();
         self.emptied.notify_one();
     }
 
-    /// Closes it and drops what is in it, with all answers.
+    /// Closes the pipe and drops its work with all answers.
     pub(crate) fn abandon(&self) {
         self.close();
         let work = std::mem::take(&mut self.state.lock().work);
@@ -221,7 +220,7 @@ mod tests {
             revision,
             commits,
             replies,
-            state: None,
+            durable: None,
             leapt: false,
             bytes: 0,
             poke: false,

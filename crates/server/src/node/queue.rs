@@ -1,4 +1,4 @@
-//! The bounded queue in front of the committer. Everything that waits is taken at once, as one group.
+//! The bounded queue in front of the committer. The committer takes all waiting jobs at once, as one group.
 
 use std::time::{Duration, Instant};
 
@@ -6,51 +6,52 @@ use eddy_crdt::{Command, Input};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::{NodeError, Outcome};
+use super::{CommandResult, NodeError};
 
-/// Most commands that wait. Beyond it the server is overloaded and says so at once, as etcd does when what is
-/// committed runs 5,000 entries ahead of what is applied.
+/// Most jobs that wait. Beyond it the server is overloaded and says so at once. etcd does so when commits run 5,000
+/// entries ahead of what is applied.
 const WAITING_MAX: usize = 16_384;
 
 /// Most bytes of keys and values that wait.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Commands taken as one group; bounds how long readers wait for the state's lock and how long a reply waits.
+/// Most jobs of one group. Bounds how long readers wait for the state's lock, and how long a reply waits.
 const GROUP_MAX: usize = 1024;
 
-/// A group is given time to grow in steps of this, as long as each step brings more,
+/// The committer lets a group grow in steps of this, as long as each step brings more jobs.
 const LINGER_STEP: Duration = Duration::from_micros(500);
 
-/// for as long as a task waits so many times for a worker: a request does, from its socket to its answer's,
+/// A group grows for this many times the runtime's lag: a request waits about as often for a worker, from its socket to
+/// that of its answer.
 const LINGER_LAGS: u32 = 4;
 
-/// and never for longer.
+/// A group never grows for longer than this.
 const LINGER_MAX: Duration = Duration::from_millis(10);
 
-/// What was noted about the runtime counts for so long: when a crowd of clients has gone, the next one must not wait.
+/// How long a noted lag counts. When many clients have gone, the next one must not wait for their sake.
 const LAG_FRESH: Duration = Duration::from_millis(50);
 
 /// Something for the committer to do.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// What a client asks for, or the process itself.
+    /// A command of a client, or of the process itself.
     Client {
         command: Command,
-        /// Answer only when what a compaction hid is gone from the disk.
+        /// Whether to answer only when what a compaction hid is gone from the disk.
         physical: bool,
-        /// Answered once it is durable.
-        reply: oneshot::Sender<Outcome>,
+        /// Answered once the command is durable.
+        reply: oneshot::Sender<CommandResult>,
     },
-    /// What a peer's session hands on.
+    /// An input of a peer's session.
     Peer {
         input: Input,
-        /// Told when it is applied, which is before it is durable, and whether something of it was refused.
+        /// Told when the input is applied, which is before it is durable, and whether something of it was refused.
         applied: oneshot::Sender<Result<bool, NodeError>>,
     },
 }
 
 impl Job {
-    /// Answers without doing it.
+    /// Rejects the job with this error.
     pub(crate) fn refuse(self, error: NodeError) {
         let asker_went = match self {
             Job::Client { reply, .. } => reply.send(Err(error)).is_err(),
@@ -65,9 +66,9 @@ impl Job {
 /// How long to wait for jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
-    /// Until there are some.
+    /// Until there is a job.
     Forever,
-    /// Until then.
+    /// Until there is a job, or that moment.
     Until(Instant),
     /// Not at all.
     No,
@@ -80,7 +81,7 @@ struct State {
     sleeping: bool,
     woken: bool,
     closed: bool,
-    /// How far the runtime is behind, and when that was noted.
+    /// How long tasks lately waited for a worker of the runtime, and when that was noted.
     lag: Duration,
     lag_noted: Option<Instant>,
 }
@@ -93,14 +94,17 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Adds a job of about so many bytes.
-    pub(crate) fn push(&self, job: Job, bytes: usize) -> Result<(), NodeError> {
+    /// Adds a job of about `bytes` bytes.
+    ///
+    /// # Errors
+    /// When the queue is closed or full; the job comes back.
+    pub(crate) fn push(&self, job: Job, bytes: usize) -> Result<(), (NodeError, Job)> {
         let mut state = self.state.lock();
         if state.closed {
-            return Err(NodeError::Stopped);
+            return Err((NodeError::Stopped, job));
         }
         if state.jobs.len() >= WAITING_MAX || (state.bytes + bytes > WAITING_BYTES_MAX && !state.jobs.is_empty()) {
-            return Err(NodeError::TooManyRequests);
+            return Err((NodeError::TooManyRequests, job));
         }
         state.bytes += bytes;
         state.jobs.push(job);
@@ -147,16 +151,16 @@ impl Queue {
         !(group.is_empty() && state.closed)
     }
 
-    /// Notes how long a task lately waited for a worker of the runtime, which is how far it is behind with its work.
+    /// Notes how long a task lately waited for a worker of the runtime.
     pub(crate) fn note_lag(&self, lag: Duration) {
         let mut state = self.state.lock();
-        // A mean over the last few, so that one slow moment alone makes nobody wait.
+        // A mean over the last few, so that one slow moment makes no group wait.
         state.lag = (state.lag * 3 + lag) / 4;
         state.lag_noted = Some(Instant::now());
     }
 
-    /// Lets a group grow while the runtime is behind: the answers would wait for it anyway, and a larger group takes
-    /// fewer wake-ups, flushes and writes to sockets per command. Where the runtime keeps up nobody waits here.
+    /// Lets a group grow while the runtime is behind. The answers would wait for the runtime anyway, and a larger group
+    /// takes fewer wake-ups, flushes and socket writes per command. Where the runtime keeps up, no group waits.
     fn linger(&self, state: &mut MutexGuard<'_, State>, pause: impl Fn(Duration)) {
         let fresh = state.lag_noted.is_some_and(|noted| noted.elapsed() < LAG_FRESH);
         let most = if fresh { (state.lag * LINGER_LAGS).min(LINGER_MAX) } else { Duration::ZERO };
@@ -178,7 +182,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Takes no more jobs; what waits is still handed out.
+    /// Takes no more jobs. Those that wait are still handed out.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.wake.notify_one();
@@ -212,7 +216,7 @@ mod tests {
         for _ in 0..WAITING_MAX {
             queue.push(job(), 1).unwrap();
         }
-        assert!(matches!(queue.push(job(), 1), Err(NodeError::TooManyRequests)));
+        assert!(matches!(queue.push(job(), 1), Err((NodeError::TooManyRequests, _))));
         let mut group = Vec::new();
         assert!(queue.take(&mut group, Wait::No));
         assert_eq!(group.len(), GROUP_MAX);
@@ -223,7 +227,7 @@ mod tests {
     fn bytes_are_bounded_but_one_large_request_always_fits() {
         let queue = Queue::default();
         queue.push(job(), WAITING_BYTES_MAX * 2).unwrap();
-        assert!(matches!(queue.push(job(), 1), Err(NodeError::TooManyRequests)));
+        assert!(matches!(queue.push(job(), 1), Err((NodeError::TooManyRequests, _))));
     }
 
     #[test]
@@ -257,7 +261,7 @@ mod tests {
         let queue = Queue::default();
         queue.push(job(), 1).unwrap();
         queue.close();
-        assert!(matches!(queue.push(job(), 1), Err(NodeError::Stopped)));
+        assert!(matches!(queue.push(job(), 1), Err((NodeError::Stopped, _))));
         let mut group = Vec::new();
         assert!(queue.take(&mut group, Wait::Forever));
         group.clear();

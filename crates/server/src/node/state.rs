@@ -1,4 +1,4 @@
-//! What a node tells of itself.
+//! The node's state and status, as others see them.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use eddy_crdt::{Alarm, Identity, Revision};
 /// Whether the node takes writes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeState {
-    /// It does.
+    /// It takes writes.
     Running,
-    /// A flush failed: reads go on, writes need a restart.
+    /// A flush failed. Reads go on; writes need a restart.
     WritesStopped {
         /// What failed.
         reason: Arc<str>,
     },
-    /// The disk is full or does not answer: reads go on, writes come back by themselves.
+    /// The disk is full or does not answer. Reads go on; writes come back without a restart.
     WritesPaused {
-        /// What it waits for.
+        /// What writes wait for.
         reason: Arc<str>,
     },
 }
 
 impl NodeState {
-    /// Why writes are not taken, if they are not.
+    /// Why the node takes no writes, if so.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Running => None,
@@ -31,21 +31,21 @@ impl NodeState {
     }
 }
 
-/// What a store is said to take at least, bytes: about its head. `etcdctl endpoint status` divides by the size.
+/// The smallest size that is told, bytes; about that of the head. `etcdctl endpoint status` divides by the size.
 pub(super) const SIZE_MIN: u64 = 4096;
 
-/// What Status tells.
+/// The node's status, for the RPC `Status` and for metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
-    /// Who the replica is.
+    /// The replica's identity.
     pub identity: Identity,
     /// The durable revision.
     pub revision: Revision,
     /// The revision of the last compaction; -1 for none.
     pub compacted: Revision,
-    /// Journal number of the next record: stands for raft's index.
+    /// Journal number of the next record, which stands for raft's index.
     pub next_number: u64,
-    /// Bytes that the data takes, counted as etcd does: freed space counts until a defragmentation.
+    /// Bytes that the data takes. As in etcd, freed space counts until a defragmentation.
     pub size_allocated: u64,
     /// Bytes of live data.
     pub size_in_use: u64,
@@ -59,16 +59,16 @@ pub struct Status {
     pub alarms: Vec<Alarm>,
     /// Whether writes are taken.
     pub state: NodeState,
-    /// Commands that wait.
+    /// Commands that wait in the queue.
     pub waiting: usize,
 }
 
-/// What HashKV tells.
+/// The answer to HashKV.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashKv {
     /// etcd's hash of all keys up to `revision`.
     pub hash: u32,
-    /// The revision it was taken at.
+    /// The revision at which the hash was taken.
     pub revision: Revision,
     /// The revision of the last compaction; -1 for none.
     pub compacted: Revision,

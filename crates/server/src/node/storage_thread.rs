@@ -1,5 +1,5 @@
-//! The one thread that touches the journal: flushes groups, publishes them, and between them rewrites what a
-//! compaction left dead.
+//! The one thread that touches the journal. It flushes groups and publishes them; between groups it rewrites records that
+//! a compaction left dead.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,45 +8,46 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::NodeError;
 use super::committer::{Answer, answer, answer_all};
+use super::engine::Engine;
 use super::pipe::{Flush, Received, Work};
-use super::{NodeError, Shared};
 use crate::storage::{Journal, StorageError};
 
-/// Bytes of records that one slice of trimming rewrites between two groups.
+/// How many bytes of records are trimmed between two groups.
 const TRIM_SLICE_BYTES: usize = 128 << 10;
 
-/// Tidying makes writes wait, so it is left for a moment without any this long,
+/// Tidying makes writes wait, so it waits until there was no write for this long.
 const TIDY_AFTER_QUIET: Duration = Duration::from_millis(50);
 
-/// or, where there is none, done after this long.
+/// Tidying waits no longer than this for a moment without writes.
 const TIDY_OVERDUE: Duration = Duration::from_secs(60);
 
-/// The bytes on disk are counted at most so often: it takes a walk through directories.
+/// How often the bytes on disk are counted at most: that takes a walk through directories.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// While the disk is full, how often the groups that wait for space are tried again.
+/// How often the groups that wait for space are tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct StorageThread {
-    shared: Arc<Shared>,
+    engine: Arc<Engine>,
     journal: Box<dyn Journal>,
     dead: BTreeSet<u64>,
-    /// Something was trimmed that no flush has made durable yet.
+    /// Whether something was trimmed that no flush has made durable yet.
     unsynced: bool,
     waiting: Vec<Answer>,
     /// Since when the journal may hold more garbage than it should.
     untidy: Option<Instant>,
     /// When the bytes on disk were last counted.
     counted: Option<Instant>,
-    /// Groups that are applied but found the disk full. Their clients were told that the outcome is unknown; they are
-    /// written once there is space, before anything else.
+    /// Groups that are applied but found the disk full. Their clients were told that the outcome is unknown. The groups
+    /// are written once there is space, before anything else.
     parked: VecDeque<Flush>,
 }
 
-/// Tells everyone when the thread ends, be it by a panic.
-struct Farewell(Arc<Shared>);
+/// Drops the work in the pipe when the thread ends, by a panic too.
+struct Farewell(Arc<Engine>);
 
 impl Drop for Farewell {
     fn drop(&mut self) {
@@ -58,14 +59,14 @@ impl Drop for Farewell {
 }
 
 impl StorageThread {
-    pub(crate) fn new(shared: Arc<Shared>, journal: Box<dyn Journal>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, journal: Box<dyn Journal>) -> Self {
         let (dead, waiting) = (BTreeSet::new(), Vec::new());
-        Self { shared, journal, dead, unsynced: false, waiting, untidy: None, counted: None, parked: VecDeque::new() }
+        Self { engine, journal, dead, unsynced: false, waiting, untidy: None, counted: None, parked: VecDeque::new() }
     }
 
     /// Runs until the pipe is closed and empty.
     pub(crate) fn run(mut self) {
-        let _farewell = Farewell(Arc::clone(&self.shared));
+        let _farewell = Farewell(Arc::clone(&self.engine));
         self.note_sizes();
         loop {
             match self.receive() {
@@ -88,21 +89,21 @@ impl StorageThread {
             }
         }
         self.retry();
-        if self.unsynced && self.shared.is_writable() {
+        if self.unsynced && self.engine.is_writable() {
             self.sync();
         }
     }
 
-    /// Waits for work only as long as there is nothing else to do.
+    /// Waits for work, but only while there is nothing else to do.
     fn receive(&self) -> Received {
         let full = !self.parked.is_empty();
         let wait = match self.untidy {
             _ if self.trim_pending() => Some(Duration::ZERO),
-            Some(_) if self.shared.is_writable() && !full => Some(TIDY_AFTER_QUIET),
-            _ if full || self.shared.limits.disk_low.load(Ordering::Relaxed) => Some(RETRY_EVERY),
+            Some(_) if self.engine.is_writable() && !full => Some(TIDY_AFTER_QUIET),
+            _ if full || self.engine.admission.disk_low.load(Ordering::Relaxed) => Some(RETRY_EVERY),
             _ => None,
         };
-        self.shared.pipe.receive(wait)
+        self.engine.pipe.receive(wait)
     }
 
     fn tidy(&mut self) {
@@ -116,7 +117,7 @@ impl StorageThread {
     }
 
     fn flush(&mut self, flush: Flush) {
-        if !self.shared.is_writable() {
+        if !self.engine.is_writable() {
             return self.refuse(flush);
         }
         if !self.parked.is_empty() {
@@ -125,7 +126,7 @@ impl StorageThread {
         match self.append(&flush) {
             Ok(()) => self.publish(flush),
             Err(error @ StorageError::NoSpace { .. }) => {
-                self.shared.pause_writes(&error);
+                self.engine.pause_writes(&error);
                 self.park(flush);
             }
             Err(error) => {
@@ -137,10 +138,10 @@ impl StorageThread {
 
     fn append(&mut self, flush: &Flush) -> Result<(), StorageError> {
         let Some(group) = &flush.group else { return Ok(()) };
-        self.shared.appending(true);
+        self.engine.begin_append();
         let appended = self.journal.append(group);
-        self.shared.appending(false);
-        self.shared.observer.flushed(&appended?, flush.since.elapsed());
+        self.engine.end_append();
+        self.engine.metrics.flushed(&appended?, flush.since.elapsed());
         self.unsynced = false;
         self.note_sizes();
         Ok(())
@@ -154,7 +155,7 @@ impl StorageThread {
         self.parked.push_back(flush);
     }
 
-    /// Writes what waits for space, if there is some now.
+    /// Writes the groups that wait for space, if there is space now.
     fn retry(&mut self) {
         while let Some(flush) = self.parked.pop_front() {
             match self.append(&flush) {
@@ -166,61 +167,65 @@ impl StorageThread {
                 }
             }
             if self.parked.is_empty() {
-                self.shared.resume_writes();
+                self.engine.resume_writes();
             }
         }
     }
 
-    fn publish(&self, flush: Flush) {
-        let shared = &self.shared;
-        shared.durable.store(flush.revision.get(), Ordering::Release);
-        shared.published_groups.store(flush.number, Ordering::Release);
-        answer_all(shared, flush.replies);
-        shared.hub.publish(flush.commits, flush.revision);
+    fn publish(&self, mut flush: Flush) {
+        let engine = &self.engine;
+        engine.durable.store(flush.revision.get(), Ordering::Release);
+        engine.published_groups.store(flush.number, Ordering::Release);
+        // A client that is told of a change of the members must find the members changed.
+        if let Some(durable) = flush.durable.take_if(|durable| engine.peering.changes_members(durable)) {
+            engine.peering.publish(durable);
+        }
+        answer_all(engine, flush.replies);
+        engine.hub.publish(flush.commits, flush.revision);
         if flush.leapt {
-            shared.hub.leap();
+            engine.hub.leap();
         }
-        if let Some(state) = flush.state {
-            shared.peering.publish(state);
+        if let Some(durable) = flush.durable {
+            engine.peering.publish(durable);
         }
-        shared.durable_number.send_if_modified(|durable| {
+        engine.durable_number.send_if_modified(|durable| {
             let grew = *durable < flush.next_number;
             *durable = flush.next_number;
             grew
         });
         if flush.poke {
-            shared.queue.poke();
+            engine.queue.poke();
         }
     }
 
     fn refuse(&self, flush: Flush) {
         for (reply, _) in flush.replies {
-            answer(reply, Err(self.shared.write_error()));
+            answer(reply, Err(self.engine.write_error()));
         }
     }
 
     fn stop_writes(&mut self, error: &StorageError) {
-        self.shared.stop_writes(&error.to_string());
+        self.engine.stop_writes(&error.to_string());
         self.dead.clear();
         for (reply, _) in self.waiting.drain(..) {
-            answer(reply, Err(self.shared.write_error()));
+            answer(reply, Err(self.engine.write_error()));
         }
     }
 
     fn trim_pending(&self) -> bool {
-        self.shared.is_writable() && self.parked.is_empty() && (!self.dead.is_empty() || !self.waiting.is_empty())
+        self.engine.is_writable() && self.parked.is_empty() && (!self.dead.is_empty() || !self.waiting.is_empty())
     }
 
     fn trim(&mut self) {
         if !self.dead.is_empty() {
-            let shared = Arc::clone(&self.shared);
+            let engine = Arc::clone(&self.engine);
             let trimmed = self
                 .journal
-                .trim(&mut self.dead, TRIM_SLICE_BYTES, &mut |_, record| shared.replica.read().trim(record));
+                .trim(&mut self.dead, TRIM_SLICE_BYTES, &mut |_, record| engine.replica.read().trim(record));
             match trimmed {
                 Ok(()) => self.unsynced = true,
                 Err(error @ StorageError::NoSpace { .. }) => {
-                    // Nothing was changed, and what is dead does no harm: the next sweep names it again.
+                    // Nothing was changed. Dead records do no harm, and the next sweep names them again.
                     tracing::warn!(%error, "what a compaction dropped stays on disk for now");
                     self.dead.clear();
                 }
@@ -231,8 +236,8 @@ impl StorageThread {
             if self.unsynced {
                 self.sync();
             }
-            for (reply, outcome) in self.waiting.drain(..) {
-                answer(reply, outcome);
+            for (reply, result) in self.waiting.drain(..) {
+                answer(reply, result);
             }
             self.untidy.get_or_insert_with(Instant::now);
             self.note_sizes();
@@ -249,7 +254,7 @@ impl StorageThread {
     fn defragment(&mut self, reply: oneshot::Sender<Result<(), NodeError>>) {
         let since = Instant::now();
         let result = self.journal.defragment();
-        self.shared.observer.defragmented(since.elapsed());
+        self.engine.metrics.defragmented(since.elapsed());
         if let Err(StorageError::Poisoned) = &result {
             self.stop_writes(&StorageError::Poisoned);
         }
@@ -261,16 +266,16 @@ impl StorageThread {
     }
 
     fn note_sizes(&mut self) {
-        let limits = &self.shared.limits;
+        let admission = &self.engine.admission;
         let low = self.journal.is_low_on_space();
-        if low != limits.disk_low.swap(low, Ordering::Relaxed) {
+        if low != admission.disk_low.swap(low, Ordering::Relaxed) {
             tracing::warn!(low, "free space of the disk");
         }
-        limits.size_allocated.store(self.journal.size_allocated(), Ordering::Relaxed);
-        limits.size_in_use.store(self.journal.size_in_use(), Ordering::Relaxed);
+        admission.size_allocated.store(self.journal.size_allocated(), Ordering::Relaxed);
+        admission.size_in_use.store(self.journal.size_in_use(), Ordering::Relaxed);
         if self.counted.is_none_or(|counted| counted.elapsed() >= COUNT_INTERVAL) {
             self.counted = Some(Instant::now());
-            limits.size_on_disk.store(self.journal.size_on_disk(), Ordering::Relaxed);
+            admission.size_on_disk.store(self.journal.size_on_disk(), Ordering::Relaxed);
         }
     }
 }

@@ -10,7 +10,7 @@ use eddy_crdt::sync::{PeerStatus, SessionTally};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::session::Shared;
+use super::session::SharedSession;
 use crate::metrics::Metrics;
 
 /// So many different reasons are remembered of one peer; more are not logged until it was connected again.
@@ -23,7 +23,7 @@ pub(crate) struct Seat {
     /// The peer's id as metrics label it.
     label: Arc<str>,
     number: u64,
-    session: Shared,
+    session: SharedSession,
     /// Ends the session.
     stop: CancellationToken,
 }
@@ -56,7 +56,7 @@ impl Known {
     }
 
     /// The session that runs.
-    pub(crate) fn session(&self) -> Option<&Shared> {
+    pub(crate) fn session(&self) -> Option<&SharedSession> {
         self.seat.as_ref().map(|seat| &seat.session)
     }
 }
@@ -81,7 +81,7 @@ impl Board {
 
     /// Gives the peer's seat to a new session, and ends the one that had it: that one's connection is older, and most
     /// likely dead although nobody has noticed.
-    pub(crate) fn sit_down(&self, peer: ReplicaId, session: &Shared, stop: CancellationToken) -> Seat {
+    pub(crate) fn sit_down(&self, peer: ReplicaId, session: &SharedSession, stop: CancellationToken) -> Seat {
         let mut state = self.state.lock();
         state.seats += 1;
         let label: Arc<str> = peer.to_string().into();
@@ -199,7 +199,7 @@ mod tests {
         Replica::new(Identity { cluster, replica, birth, ordinal: 0 })
     }
 
-    fn session() -> Shared {
+    fn session() -> SharedSession {
         let exchange = Exchange::new(Tuning::default());
         Arc::new(Mutex::new(Session::start(&exchange, &replica(), &VersionVector::default(), None).0))
     }

@@ -15,6 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::FRAME_BYTES_MAX;
 use crate::config::url::{Scheme, Url};
+use crate::logging;
 
 /// How long an attempt may take: name, TCP and TLS together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -98,7 +99,7 @@ impl Dialer {
             async move { stream.ok_or_else(|| std::io::Error::other("the connection was lost")) }
         });
         let connected = timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector)).await;
-        connected.map_err(|_| "timed out".to_owned())?.map_err(|error| crate::log::chain(&error))
+        connected.map_err(|_| "timed out".to_owned())?.map_err(|error| logging::chain(&error))
     }
 
     async fn open(&self, url: &Url) -> Result<Box<dyn Stream>, String> {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use eddy_crdt::sync::SessionEvent;
-use eddy_crdt::{Alarm, AlarmKind, Command, Notice, ReplicaId};
+use eddy_crdt::{Alarm, AlarmKind, Notice, ReplicaId};
 
-use super::{Outcome, Peers};
+use super::{Halt, Peers, status};
 
 /// So many different troubles are remembered; more are not logged.
 const TROUBLES_MAX: usize = 1024;
@@ -41,13 +41,13 @@ impl Peers {
                     "peer-has" = theirs,
                     "peers know entries of this replica that it has lost: it takes a new birth"
                 );
-                self.ends(Outcome::StartAnew(format!("{member} knows entries of this replica that it has lost")));
+                self.halts(Halt::StartAnew(format!("{member} knows entries of this replica that it has lost")));
             }
             SessionEvent::PeerLostTail(member) => {
                 tracing::warn!(peer = %member, "the peer lost entries that it had told; it will come back under a new birth");
             }
             SessionEvent::SnapshotNeeded { member } => {
-                self.ends(Outcome::StartAnew(format!(
+                self.halts(Halt::StartAnew(format!(
                     "{member} has what was lost here, or what is not sent any more because all had it"
                 )));
             }
@@ -91,7 +91,7 @@ impl Peers {
         let node = self.node.clone();
         self.tasks.spawn(async move {
             let alarm = Alarm { member, kind: AlarmKind::Corrupt };
-            if let Err(error) = node.submit(Command::SetAlarm { alarm, raised: true }).await {
+            if let Err(error) = node.set_alarm(alarm, true).await {
                 tracing::error!(%error, "could not raise the CORRUPT alarm");
             }
         });
@@ -115,7 +115,7 @@ impl Peers {
     fn notice(&self, notice: Notice) {
         match notice {
             Notice::Merged(report) => {
-                self.metrics.merges.with_label_values(&[report::rule_name(&report.rule)]).inc();
+                self.metrics.merges.with_label_values(&[status::rule_name(&report.rule)]).inc();
                 tracing::debug!(key = %String::from_utf8_lossy(&report.key), rule = ?report.rule, "merged concurrent versions");
             }
             Notice::Rebased(report) => tracing::warn!(
@@ -124,7 +124,7 @@ impl Peers {
                 "given-up" = ?report.given_up,
                 "a write from before the loss gave something up"
             ),
-            Notice::Removed => self.ends(Outcome::Removed),
+            Notice::Removed => self.halts(Halt::Removed),
             Notice::OrdinalChanged { ordinal } => tracing::warn!(
                 ordinal,
                 "another member has the revisions of this replica: it moved to others, and its clients list again"
@@ -144,7 +144,7 @@ impl Peers {
             Notice::TooEarly { dot, from } => self.refused("it came before something it depends on", dot, from, false),
             Notice::OwnTailLost { dot, from } => {
                 self.refused("it is this replica's own, and not here", dot, from, false);
-                self.ends(Outcome::StartAnew(format!("{from} has an entry of this replica that it has lost")));
+                self.halts(Halt::StartAnew(format!("{from} has an entry of this replica that it has lost")));
             }
             Notice::NotAMember { member, from } => {
                 if self.troubles.lock().is_news(format!("no member {member} {from}")) {
@@ -166,5 +166,3 @@ impl Peers {
         }
     }
 }
-
-use super::report;

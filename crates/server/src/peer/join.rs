@@ -126,25 +126,14 @@ pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyho
         let mut met = false;
         for (founder, answer) in &answers {
             let Ok(answer) = answer else { continue };
-            if answer.cluster_id != founded.identity.cluster.get() {
-                if troubles.is_news(founder.name.clone()) {
-                    tracing::warn!(
-                        peer = founder.name,
-                        theirs = %ClusterId::new(answer.cluster_id),
-                        ours = %founded.identity.cluster,
-                        "the peer belongs to another cluster"
-                    );
+            match weigh(founded, founder, answer, &mut troubles)? {
+                Weighed::Stranger => continue,
+                Weighed::New => {
+                    met = true;
+                    continue;
                 }
-                continue;
+                Weighed::GoneOn => (met, gone_on) = (true, true),
             }
-            if answer.removed_asker {
-                bail!(Removed);
-            }
-            met = true;
-            if answer.starting || !(answer.knows_asker || answer.has_settled) {
-                continue;
-            }
-            gone_on = true;
             let source = Source { member: ReplicaId::new(answer.member_id), peer_urls: founder.peer_urls.clone() };
             if let Some(installed) = take(dialer, &source, founded.identity, None, &mut troubles).await? {
                 return Ok(Beginning::Snapshot(installed));
@@ -163,6 +152,37 @@ pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyho
         }
         sleep(backoff.pause()).await;
     }
+}
+
+/// What an answer to [`MeetRequest`] means to a new member of a static cluster.
+enum Weighed {
+    /// It comes from a member of another cluster.
+    Stranger,
+    /// The member is as new as this one.
+    New,
+    /// The member has gone on, perhaps without this one: what it has must come first.
+    GoneOn,
+}
+
+fn weigh(
+    founded: &Founded,
+    founder: &Founder,
+    answer: &MeetResponse,
+    troubles: &mut Troubles,
+) -> Result<Weighed, Removed> {
+    let ours = founded.identity.cluster;
+    if answer.cluster_id != ours.get() {
+        if troubles.is_news(founder.name.clone()) {
+            let theirs = ClusterId::new(answer.cluster_id);
+            tracing::warn!(peer = founder.name, %theirs, %ours, "the peer belongs to another cluster");
+        }
+        return Ok(Weighed::Stranger);
+    }
+    if answer.removed_asker {
+        return Err(Removed);
+    }
+    let gone_on = !answer.starting && (answer.knows_asker || answer.has_settled);
+    Ok(if gone_on { Weighed::GoneOn } else { Weighed::New })
 }
 
 /// Fetches a snapshot; logs why there is none, once for each reason.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::dial::{self, Backoff};
 use super::session::{self, End, Link};
-use super::{FRAMES_WAITING, LASTED, Outcome, Peers};
+use super::{FRAMES_WAITING, Halt, LASTED, Peers};
 
 /// A member that is dialled.
 struct Line {
@@ -58,7 +58,7 @@ impl Peers {
     fn follow(self: &Arc<Self>, members: &[Member], lines: &mut HashMap<ReplicaId, Line>) {
         let own = self.node.identity().replica;
         if members.iter().any(|member| member.id == own && member.removed) {
-            self.ends(Outcome::Removed);
+            self.halts(Halt::Removed);
         }
         for member in members {
             let line = lines.get(&member.id);

@@ -15,9 +15,9 @@ mod fetch;
 pub mod join;
 mod lines;
 mod probe;
-mod report;
 mod service;
 mod session;
+mod status;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -34,8 +34,7 @@ use self::board::Board;
 pub use self::dial::Dialer;
 pub(crate) use self::dial::{PING_INTERVAL, PING_TIMEOUT};
 pub(crate) use self::events::Troubles;
-pub(crate) use self::report::TROUBLE_KINDS;
-pub use self::service::{Station, routes};
+pub use self::service::{Caller, Station, routes};
 use self::session::{End, Link};
 use crate::metrics::Metrics;
 use crate::node::Handle;
@@ -57,7 +56,7 @@ const SETTLE_EVERY: Duration = Duration::from_secs(5);
 
 /// Why this replica cannot go on as it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum Halt {
     /// It was removed from the cluster.
     Removed,
     /// It lost a part of what it had told its peers, or lacks what they have all forgotten: it must start anew from
@@ -83,7 +82,7 @@ pub struct Peers {
     troubles: Mutex<Troubles>,
     /// Peers that read a snapshot.
     readers: AtomicUsize,
-    outcome: tokio::sync::watch::Sender<Option<Outcome>>,
+    halt: tokio::sync::watch::Sender<Option<Halt>>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -107,15 +106,15 @@ impl Peers {
             sync_interval: options.sync_interval,
             troubles: Mutex::default(),
             readers: AtomicUsize::new(0),
-            outcome: tokio::sync::watch::Sender::new(None),
+            halt: tokio::sync::watch::Sender::new(None),
             stop,
             tasks,
         })
     }
 
     /// Why this replica cannot go on as it is, once that is so.
-    pub fn outcome(&self) -> tokio::sync::watch::Receiver<Option<Outcome>> {
-        self.outcome.subscribe()
+    pub fn halt(&self) -> tokio::sync::watch::Receiver<Option<Halt>> {
+        self.halt.subscribe()
     }
 
     /// Tells the replica what it has on disk itself: settling waits for that as for what others have. Sessions tell it
@@ -212,11 +211,11 @@ impl Peers {
     }
 
     /// The replica cannot go on; the first reason stands.
-    fn ends(&self, outcome: Outcome) {
-        self.outcome.send_if_modified(|ended| {
-            let first = ended.is_none();
+    fn halts(&self, why: Halt) {
+        self.halt.send_if_modified(|halted| {
+            let first = halted.is_none();
             if first {
-                *ended = Some(outcome);
+                *halted = Some(why);
             }
             first
         });

@@ -11,7 +11,7 @@ use eddy_proto::peer::MeetRequest;
 use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::{Outcome, Peers};
+use super::{Halt, Peers};
 
 /// How often members that do not dial are asked: as often as they would dial.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ impl Peers {
                 () = self.stop.cancelled() => return,
             };
             if removed {
-                self.ends(Outcome::Removed);
+                self.halts(Halt::Removed);
                 return;
             }
         }

@@ -1,5 +1,6 @@
 //! What a peer can ask over gRPC: a stream, or who this member is.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +13,10 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{FRAME_BYTES_MAX, FRAMES_WAITING, Link, Peers};
-use crate::listen::Peer as Remote;
+
+/// The TCP address of a peer that calls, an extension of its requests; `None` on a unix socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller(pub Option<SocketAddr>);
 
 /// The place that peers find before and after the node has opened.
 pub struct Station {
@@ -53,8 +57,8 @@ impl PeerApi for PeerService {
         let Some(peers) = self.0.peers.get() else {
             return Err(Status::unavailable("eddy: this member has not opened yet"));
         };
-        let remote = request.extensions().get::<Remote>().and_then(|remote| remote.address);
-        let remote = remote.map_or_else(|| "unix".to_owned(), |address| address.to_string());
+        let caller = request.extensions().get::<Caller>().and_then(|caller| caller.0);
+        let remote = caller.map_or_else(|| "unix".to_owned(), |address| address.to_string());
         let (sender, receiver) = mpsc::channel(FRAMES_WAITING);
         peers.accept(Link { inbound: request.into_inner(), outbound: sender }, remote);
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver).map(|message| Ok(Frame { message })))))

@@ -4,6 +4,7 @@
 //! the network; so a fast peer is held back by this replica, and a slow one costs only its own stream.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,16 +13,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use eddy_crdt::sync::{Message, Reason, Session, SessionEvent, SessionTally, SyncError, Turn};
-use eddy_crdt::{Input, Place, ReplicaId};
+use eddy_crdt::{Input, Place, ReplicaId, VersionVector};
 use eddy_proto::peer::Frame;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as latest};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use super::board::Seat;
-use super::{Outcome, Peers};
+use super::{Halt, Peers};
+use crate::logging;
 use crate::node::peering::{Durable, Taker};
 use crate::node::{Handle, NodeError};
 
@@ -36,9 +38,6 @@ const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 
 /// While so many answers wait for the network, nothing more is read. Far above what a peer that reads can cause.
 const ANSWERS_MAX: usize = 4096;
-
-/// How long to wait before an input is offered again to a queue that was full.
-const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 /// How soon to look whether there is something to acknowledge, or to forward, where there is nothing to send.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -76,13 +75,13 @@ pub(crate) enum End {
 }
 
 /// A session's protocol state, which the admin API looks at too.
-pub(crate) type Shared = Arc<Mutex<Session>>;
+pub(crate) type SharedSession = Arc<Mutex<Session>>;
 
 type Applying = Pin<Box<dyn Future<Output = Result<bool, NodeError>> + Send>>;
 
 struct Talk<'a> {
     peers: &'a Arc<Peers>,
-    session: Shared,
+    session: SharedSession,
     seat: Option<Seat>,
     outbox: VecDeque<Bytes>,
     inputs: VecDeque<Input>,
@@ -94,6 +93,12 @@ struct Talk<'a> {
     reading: Option<Reading>,
     /// What was counted already.
     tally: SessionTally,
+    /// When the peer must have greeted.
+    greeting_deadline: Instant,
+    /// The last look at what there is to send.
+    last_look: Instant,
+    /// When to look again.
+    next_look: Instant,
     stop: CancellationToken,
 }
 
@@ -110,6 +115,8 @@ pub(crate) async fn talk(
         let vector = Arc::clone(&durable.borrow().vector);
         peers.node.look(|replica| Session::start(&peers.exchange, replica, &vector, wanted))
     };
+    let started = Instant::now();
+    let greeting_deadline = started + GREETING_TIMEOUT;
     let mut talk = Talk {
         peers,
         session: Arc::new(Mutex::new(session)),
@@ -120,30 +127,22 @@ pub(crate) async fn talk(
         chunks: VecDeque::new(),
         reading: None,
         tally: SessionTally::default(),
+        greeting_deadline,
+        last_look: started.checked_sub(peers.sync_interval).unwrap_or(started),
+        next_look: greeting_deadline,
         stop,
     };
-    let end = talk.run(&mut inbound, &outbound, durable).await;
+    let Err(end) = talk.run(&mut inbound, &outbound, durable).await;
     if let Some(reading) = talk.reading.take() {
         reading.end().await;
     }
     if let End::Protocol(error) = &end
         && let Some(refusal) = error.refusal()
     {
-        // So that the other side knows why, too. A stream that is dropped takes what is on its way with it, so the other
-        // side is to close it.
-        let farewell = async {
-            if outbound.send(refusal.encode()).await.is_ok() {
-                drop(outbound);
-                while let Ok(Some(_)) = inbound.message().await {}
-            }
-        };
-        tokio::select! {
-            _too_late = timeout(FAREWELL_TIMEOUT, farewell) => {}
-            () = peers.stop.cancelled() => {}
-        }
+        farewell(peers, &refusal, inbound, outbound).await;
     }
     if let End::Protocol(SyncError::Refused { reason: Reason::RemovedMember, .. }) = &end {
-        peers.ends(Outcome::Removed);
+        peers.halts(Halt::Removed);
     }
     let peer = talk.session.lock().peer();
     if let Some(seat) = &talk.seat {
@@ -154,6 +153,21 @@ pub(crate) async fn talk(
     (peer, end)
 }
 
+/// Tells the other side why the session ends. A stream that is dropped takes what is on its way with it, so the other side
+/// is to close it.
+async fn farewell(peers: &Peers, refusal: &Message, mut inbound: Streaming<Frame>, outbound: mpsc::Sender<Bytes>) {
+    let told = async {
+        if outbound.send(refusal.encode()).await.is_ok() {
+            drop(outbound);
+            while let Ok(Some(_)) = inbound.message().await {}
+        }
+    };
+    tokio::select! {
+        _too_late = timeout(FAREWELL_TIMEOUT, told) => {}
+        () = peers.stop.cancelled() => {}
+    }
+}
+
 impl End {
     /// Whether the peer sent what none may send.
     pub(super) fn is_fault_of_peer(&self) -> bool {
@@ -162,97 +176,102 @@ impl End {
 }
 
 impl Talk<'_> {
+    /// Reads, applies and sends in turn until there is a reason to end.
     async fn run(
         &mut self,
         inbound: &mut Streaming<Frame>,
         outbound: &mpsc::Sender<Bytes>,
-        mut durable: tokio::sync::watch::Receiver<Durable>,
-    ) -> End {
-        let node = self.peers.node.clone();
+        mut durable: latest::Receiver<Durable>,
+    ) -> Result<Infallible, End> {
         let mut applying: Option<Applying> = None;
-        let started = Instant::now();
-        let greeting_deadline = started + GREETING_TIMEOUT;
-        // The last look at what there is to send, and when to look again.
-        let mut polled = started.checked_sub(self.peers.sync_interval).unwrap_or(started);
-        let mut next = greeting_deadline;
         let stop = self.stop.clone();
         loop {
             if applying.is_none()
                 && let Some(input) = self.inputs.pop_front()
             {
-                let node = node.clone();
-                applying = Some(Box::pin(apply(node, input)));
+                let node = self.peers.node.clone();
+                applying = Some(Box::pin(async move { node.hand_on(input).await }));
             }
-            if applying.is_none()
-                && let Some(after) = self.chunks.pop_front()
-            {
-                let vector = Arc::clone(&durable.borrow().vector);
-                let chunk = node.look(|replica| replica.snapshot_chunk(after.as_ref(), &vector, SNAPSHOT_CHUNK_BYTES));
-                self.outbox.push_back(Message::SnapshotChunk(chunk.encode()).encode());
+            if applying.is_none() {
+                self.answer_chunk(&durable);
             }
             let reads = applying.is_none() && self.inputs.is_empty() && self.outbox.len() < ANSWERS_MAX;
             tokio::select! {
-                () = stop.cancelled() => return End::Stopped,
+                () = stop.cancelled() => return Err(End::Stopped),
                 permit = outbound.reserve(), if !self.outbox.is_empty() => {
-                    let Ok(permit) = permit else { return End::Closed };
+                    let permit = permit.map_err(|_| End::Closed)?;
                     if let Some(message) = self.outbox.pop_front() {
                         self.sent(&message);
                         permit.send(message);
                     }
                     if self.outbox.is_empty() {
                         // What could not be sent so far.
-                        next = next.min(polled + self.patience(&durable));
+                        self.look_soon(&durable);
                     }
                 }
-                message = inbound.message(), if reads => {
-                    let frame = match message {
-                        Ok(Some(frame)) => frame,
-                        Ok(None) => return End::Closed,
-                        Err(status) => return End::Lost(reason(&status)),
-                    };
-                    if let Err(end) = self.receive(frame.message, &durable.borrow().vector.clone()) {
-                        return end;
-                    }
-                    next = next.min(polled + self.patience(&durable));
+                frame = inbound.message(), if reads => {
+                    let frame = frame.map_err(|status| End::Lost(reason(&status)))?.ok_or(End::Closed)?;
+                    let vector = Arc::clone(&durable.borrow().vector);
+                    self.receive(frame.message, &vector)?;
+                    self.look_soon(&durable);
                 }
                 applied = async { match applying.as_mut() { Some(a) => a.await, None => std::future::pending().await } } => {
                     applying = None;
-                    next = next.min(polled + self.patience(&durable));
-                    match applied {
-                        Ok(false) => {}
-                        Ok(true) => {
-                            self.inputs.retain(|input| matches!(input, Input::Offer { .. }));
-                            let again = node.look(|replica| self.session.lock().refused(replica, node.now()));
-                            self.outbox.extend(again.map(|message| message.encode()));
-                        }
-                        Err(error) => return End::Node(error),
+                    self.look_soon(&durable);
+                    if applied? {
+                        self.ask_again();
                     }
                 }
                 changed = durable.changed() => {
-                    if changed.is_err() {
-                        return End::Stopped;
-                    }
-                    durable.mark_unchanged();
-                    next = next.min(polled + self.patience(&durable));
+                    changed.map_err(|_| End::Stopped)?;
+                    self.look_soon(&durable);
                 }
-                () = sleep_until(next), if self.outbox.is_empty() => {
-                    if self.seat.is_none() && Instant::now() > greeting_deadline {
-                        return End::Silent;
-                    }
-                    polled = Instant::now();
-                    let on_disk = durable.borrow_and_update().clone();
-                    next = match self.poll(&on_disk) {
-                        // More is waiting than one look takes.
-                        Ok(bytes) if bytes >= POLL_BYTES => polled,
-                        Ok(_) => self.due().map_or(greeting_deadline, |due| due.max(polled + self.peers.sync_interval)),
-                        Err(end) => return end,
-                    };
-                }
+                () = sleep_until(self.next_look), if self.outbox.is_empty() => self.look(&mut durable)?,
             }
         }
     }
 
-    fn receive(&mut self, bytes: Bytes, durable: &eddy_crdt::VersionVector) -> Result<(), End> {
+    /// Answers the oldest wish for a chunk of a snapshot.
+    fn answer_chunk(&mut self, durable: &latest::Receiver<Durable>) {
+        let Some(after) = self.chunks.pop_front() else { return };
+        let vector = Arc::clone(&durable.borrow().vector);
+        let chunk =
+            self.peers.node.look(|replica| replica.snapshot_chunk(after.as_ref(), &vector, SNAPSHOT_CHUNK_BYTES));
+        self.outbox.push_back(Message::SnapshotChunk(chunk.encode()).encode());
+    }
+
+    /// The replica refused something of an input: drops what came after it, and asks the peer for everything again.
+    fn ask_again(&mut self) {
+        self.inputs.retain(|input| matches!(input, Input::Offer { .. }));
+        let node = &self.peers.node;
+        let again = node.look(|replica| self.session.lock().refused(replica, node.now()));
+        self.outbox.extend(again.map(|message| message.encode()));
+    }
+
+    /// Something happened: the next look is due as soon as one may follow the last.
+    fn look_soon(&mut self, durable: &latest::Receiver<Durable>) {
+        self.next_look = self.next_look.min(self.last_look + self.patience(durable));
+    }
+
+    /// Looks at what there is to send, and sets the time of the next look.
+    fn look(&mut self, durable: &mut latest::Receiver<Durable>) -> Result<(), End> {
+        if self.seat.is_none() && Instant::now() > self.greeting_deadline {
+            return Err(End::Silent);
+        }
+        self.last_look = Instant::now();
+        let on_disk = durable.borrow_and_update().clone();
+        let bytes = self.poll(&on_disk)?;
+        self.next_look = if bytes >= POLL_BYTES {
+            // More is waiting than one look takes.
+            self.last_look
+        } else {
+            let earliest = self.last_look + self.peers.sync_interval;
+            self.due().map_or(self.greeting_deadline, |due| due.max(earliest))
+        };
+        Ok(())
+    }
+
+    fn receive(&mut self, bytes: Bytes, durable: &VersionVector) -> Result<(), End> {
         let length = bytes.len();
         let message = Message::decode(bytes).map_err(SyncError::Garbage)?;
         let now = self.peers.node.now();
@@ -284,7 +303,7 @@ impl Talk<'_> {
     }
 
     /// How long after one look at what there is to send the next is due.
-    fn patience(&self, durable: &tokio::sync::watch::Receiver<Durable>) -> Duration {
+    fn patience(&self, durable: &latest::Receiver<Durable>) -> Duration {
         let (own, on_disk) = (self.peers.node.identity().origin(), durable.borrow());
         let is_urgent = self.session.lock().is_urgent(own, on_disk.offered, &on_disk.vector);
         if is_urgent { self.peers.sync_interval } else { self.peers.sync_interval.max(LOOK_AGAIN) }
@@ -357,7 +376,7 @@ impl Reading {
     /// The stream is over: the peer has read all, or will begin again.
     async fn end(mut self) {
         if let Some(node) = self.leave()
-            && let Err(error) = apply(node, Input::Release).await
+            && let Err(error) = node.hand_on(Input::Release).await
         {
             tracing::debug!(%error, "settling goes on in a minute");
         }
@@ -370,20 +389,10 @@ impl Drop for Reading {
     }
 }
 
-/// Has an input applied, waiting for a place in the queue. True when the replica refused something of it.
-async fn apply(node: Handle, input: Input) -> Result<bool, NodeError> {
-    loop {
-        match node.hand_on(input.clone()).await {
-            Err(NodeError::TooManyRequests) => tokio::time::sleep(RETRY_AFTER).await,
-            outcome => return outcome,
-        }
-    }
-}
-
 /// What a broken stream says of itself, without gRPC's wrapping where there is a cause.
 fn reason(status: &tonic::Status) -> String {
     match std::error::Error::source(status) {
-        Some(source) => crate::log::chain(source),
+        Some(source) => logging::chain(source),
         None => status.message().to_owned(),
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use eddy_crdt::{
-    Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, KeyRange, LeaseId, RangeOp, Refusal, Reply,
-    Revision, Txn,
+    Alarm, AlarmKind, Compare, CompareResult, CompareTarget, Input, KeyRange, LeaseId, RangeOp, Refusal, Revision, Txn,
+    VersionVector,
 };
 use futures::future::join_all;
 use futures::poll;
@@ -25,27 +25,20 @@ async fn nothing_leaves_before_the_flush_and_what_waits_becomes_one_group() {
     let disk = Disk::new();
     let (node, gate) = gated(&disk);
     gate.close();
-    let mut first = Box::pin(node.submit(put("a", "1")));
+    let mut first = Box::pin(node.put(put("a", "1")));
     assert!(poll!(&mut first).is_pending());
     gate.wait_for_append();
     assert_eq!(node.revision(), Revision::FIRST);
     assert_eq!(get(&node, "a"), None, "a read must not show what is not durable");
     // The second group is applied while the first is flushed; all others collect into the next ones.
-    let mut rest: Vec<_> = (0..100).map(|n| Box::pin(node.submit(put(&format!("k{n}"), "v")))).collect();
+    let mut rest: Vec<_> = (0..100).map(|n| Box::pin(node.put(put(&format!("k{n}"), "v")))).collect();
     for write in &mut rest {
         assert!(poll!(write).is_pending());
     }
     assert_eq!(node.revision(), Revision::FIRST);
     gate.open();
     first.await.unwrap();
-    let revisions: Vec<i64> = join_all(rest)
-        .await
-        .into_iter()
-        .map(|reply| match reply {
-            Ok(Reply::Put(reply)) => reply.revision.get(),
-            other => panic!("{other:?}"),
-        })
-        .collect();
+    let revisions: Vec<i64> = join_all(rest).await.into_iter().map(|reply| reply.unwrap().revision.get()).collect();
     assert_eq!(revisions, (3..103).collect::<Vec<i64>>());
     let groups = gate.groups();
     assert_eq!(groups.iter().sum::<usize>(), 101);
@@ -60,19 +53,19 @@ async fn answers_without_records_wait_for_what_they_saw() {
     let (node, gate) = gated(&disk);
     put_ok(&node, "a", "1").await;
     gate.close();
-    let mut write = Box::pin(node.submit(put("a", "2")));
+    let mut write = Box::pin(node.put(put("a", "2")));
     assert!(poll!(&mut write).is_pending());
     gate.wait_for_append();
     // This compare fails because of a write that is not durable: the answer would give it away.
     let compare =
         Compare { range: KeyRange::Key(key("a")), target: CompareTarget::Version(1), result: CompareResult::Equal };
     let txn = Txn { compares: vec![compare], success: vec![], failure: vec![] };
-    let mut failed = Box::pin(node.submit(Command::Txn(txn)));
+    let mut failed = Box::pin(node.txn(txn));
     let mut lease = Box::pin(node.lease(LeaseId::new(1)));
     assert!(poll!(&mut failed).is_pending());
     assert!(poll!(&mut lease).is_pending());
     gate.open();
-    assert!(matches!(failed.await, Ok(Reply::Txn(reply)) if !reply.succeeded));
+    assert!(!failed.await.unwrap().succeeded);
     assert_eq!(lease.await, Ok(None));
     write.await.unwrap();
     node.shutdown();
@@ -89,10 +82,10 @@ async fn every_acknowledged_write_survives_whichever_flush_fails() {
             let mut last = Revision::FIRST;
             for round in 0..8 {
                 let writes: Vec<String> = (0..5).map(|n| format!("{round}.{n}")).collect();
-                let results = join_all(writes.iter().map(|name| node.submit(put(name, name)))).await;
+                let results = join_all(writes.iter().map(|name| node.put(put(name, name)))).await;
                 for (name, result) in writes.into_iter().zip(results) {
                     match result {
-                        Ok(Reply::Put(reply)) => {
+                        Ok(reply) => {
                             last = last.max(reply.revision);
                             acknowledged.push(name);
                         }
@@ -104,7 +97,7 @@ async fn every_acknowledged_write_survives_whichever_flush_fails() {
             let failed = node.state() != NodeState::Running;
             assert_eq!(failed, acknowledged.len() < 40);
             if failed {
-                assert!(writes_stopped(node.submit(put("late", "x")).await));
+                assert!(writes_stopped(node.put(put("late", "x")).await));
                 assert!(matches!(node.lease(LeaseId::new(1)).await, Err(NodeError::WritesStopped(_)) | Ok(None)));
             }
             assert_eq!(node.revision(), last);
@@ -133,7 +126,7 @@ async fn a_restart_brings_everything_back_and_the_identity_stays() {
     let disk = Disk::new();
     let first = node(&disk);
     put_ok(&first, "a", "1").await;
-    first.submit(Command::LeaseGrant { id: LeaseId::new(7), ttl: 100 }).await.unwrap();
+    first.lease_grant(LeaseId::new(7), 100).await.unwrap();
     first.shutdown();
     disk.crash();
     let mut options = options();
@@ -150,12 +143,12 @@ async fn a_full_queue_says_so_at_once() {
     let disk = Disk::new();
     let (node, gate) = gated(&disk);
     gate.close();
-    let mut waiting = vec![Box::pin(node.submit(put("a", "1")))];
+    let mut waiting = vec![Box::pin(node.put(put("a", "1")))];
     assert!(poll!(&mut waiting[0]).is_pending());
     gate.wait_for_append();
     let mut refused = 0;
     while refused == 0 {
-        let mut write = Box::pin(node.submit(put("b", "1")));
+        let mut write = Box::pin(node.put(put("b", "1")));
         match poll!(&mut write) {
             std::task::Poll::Ready(Err(NodeError::TooManyRequests)) => refused += 1,
             std::task::Poll::Ready(other) => panic!("{other:?}"),
@@ -168,6 +161,33 @@ async fn a_full_queue_says_so_at_once() {
         result.unwrap();
     }
     put_ok(&node, "c", "1").await;
+    node.shutdown();
+}
+
+#[tokio::test]
+async fn what_a_peer_sent_waits_for_a_place_in_a_full_queue() {
+    let disk = Disk::new();
+    let (node, gate) = gated(&disk);
+    gate.close();
+    let mut writes = vec![Box::pin(node.put(put("a", "1")))];
+    assert!(poll!(&mut writes[0]).is_pending());
+    gate.wait_for_append();
+    loop {
+        let mut write = Box::pin(node.put(put("b", "1")));
+        if poll!(&mut write).is_ready() {
+            break;
+        }
+        writes.push(write);
+    }
+    let mut handed_on = Box::pin(node.hand_on(Input::Acks { own: VersionVector::default(), acks: vec![] }));
+    assert!(poll!(&mut handed_on).is_pending(), "it was refused, or it found a place");
+    let before = node.status().waiting;
+    gate.open();
+    for write in join_all(writes).await {
+        write.unwrap();
+    }
+    assert_eq!(handed_on.await, Ok(false));
+    assert!(before > 0, "the queue was not full");
     node.shutdown();
 }
 
@@ -193,15 +213,15 @@ async fn shutdown_answers_what_waits_and_refuses_what_comes() {
     let disk = Disk::new();
     let (node, gate) = gated(&disk);
     gate.close();
-    let mut writes: Vec<_> = (0..50).map(|n| Box::pin(node.submit(put(&n.to_string(), "x")))).collect();
+    let mut writes: Vec<_> = (0..50).map(|n| Box::pin(node.put(put(&n.to_string(), "x")))).collect();
     for write in &mut writes {
         assert!(poll!(write).is_pending());
     }
     gate.wait_for_append();
     let stopping = node.clone();
     let stopped = std::thread::spawn(move || stopping.shutdown());
-    until(|| node.shared.queue.is_closed()).await;
-    assert_eq!(node.submit(put("late", "x")).await, Err(NodeError::Stopped));
+    until(|| node.engine.queue.is_closed()).await;
+    assert_eq!(node.put(put("late", "x")).await, Err(NodeError::Stopped));
     gate.open();
     for result in join_all(writes).await {
         result.unwrap();
@@ -224,7 +244,7 @@ async fn the_quota_raises_an_alarm_that_forbids_growth_but_not_deletes() {
     let large = "x".repeat(500);
     let mut refused = None;
     for n in 0..10 {
-        if let Err(error) = node.submit(put(&n.to_string(), &large)).await {
+        if let Err(error) = node.put(put(&n.to_string(), &large)).await {
             refused = Some(error);
             break;
         }
@@ -232,14 +252,13 @@ async fn the_quota_raises_an_alarm_that_forbids_growth_but_not_deletes() {
     assert_eq!(refused, Some(NodeError::NoSpace));
     let alarm = Alarm { member: identity().replica, kind: AlarmKind::NoSpace };
     assert_eq!(node.alarms(), [alarm]);
-    let small = node.submit(put("small", "")).await;
+    let small = node.put(put("small", "")).await;
     assert_eq!(small, Err(NodeError::NoSpace));
-    let grant = Command::LeaseGrant { id: LeaseId::new(1), ttl: 10 };
-    assert_eq!(node.submit(grant).await, Err(NodeError::NoSpace));
-    node.submit(Command::Delete(eddy_crdt::DeleteOp { range: everything(), prev_kv: false })).await.unwrap();
+    assert_eq!(node.lease_grant(LeaseId::new(1), 10).await, Err(NodeError::NoSpace));
+    node.delete(eddy_crdt::DeleteOp { range: everything(), prev_kv: false }).await.unwrap();
     node.compact(node.revision().get(), true).await.unwrap();
     node.defragment().await.unwrap();
-    node.submit(Command::SetAlarm { alarm, raised: false }).await.unwrap();
+    node.set_alarm(alarm, false).await.unwrap();
     put_ok(&node, "small", "").await;
     node.shutdown();
 }
@@ -250,9 +269,9 @@ async fn a_corrupt_alarm_stops_changes_but_not_reads() {
     let node = node(&disk);
     put_ok(&node, "a", "1").await;
     let alarm = Alarm { member: identity().replica, kind: AlarmKind::Corrupt };
-    node.submit(Command::SetAlarm { alarm, raised: true }).await.unwrap();
-    assert_eq!(node.submit(put("a", "2")).await, Err(NodeError::Corrupt));
-    assert_eq!(node.submit(Command::Delete(delete_op("a"))).await, Err(NodeError::Corrupt));
+    node.set_alarm(alarm, true).await.unwrap();
+    assert_eq!(node.put(put("a", "2")).await, Err(NodeError::Corrupt));
+    assert_eq!(node.delete(delete("a")).await, Err(NodeError::Corrupt));
     assert_eq!(node.compact(2, false).await, Err(NodeError::Corrupt));
     assert_eq!(get(&node, "a"), Some(key("1")));
     node.shutdown();
@@ -285,8 +304,7 @@ async fn crashes_around_compactions_never_leave_a_damaged_journal() {
         let node = node(&disk);
         disk.fail_at(nth, if nth % 2 == 0 { Fault::Flush } else { Fault::FlushButWritten });
         for n in 0..40 {
-            let writes = [put("a", "1"), put("b", "2"), Command::Delete(delete_op("a"))];
-            join_all(writes.into_iter().map(|write| node.submit(write))).await;
+            let _written = tokio::join!(node.put(put("a", "1")), node.put(put("b", "2")), node.delete(delete("a")));
             if n % 5 == 4 && node.compact(node.revision().get() - 2, n % 2 == 0).await.is_err() {
                 break;
             }
@@ -304,12 +322,12 @@ async fn crashes_around_compactions_never_leave_a_damaged_journal() {
 async fn leases_run_out_without_anybody_asking() {
     let disk = Disk::new();
     let node = node(&disk);
-    node.submit(Command::LeaseGrant { id: LeaseId::new(5), ttl: 1 }).await.unwrap();
-    let mut op = put_op("leased", "x");
+    node.lease_grant(LeaseId::new(5), 1).await.unwrap();
+    let mut op = put("leased", "x");
     op.lease = eddy_crdt::PutLease::Set(Some(LeaseId::new(5)));
-    node.submit(Command::Put(op)).await.unwrap();
+    node.put(op).await.unwrap();
     let mut stream = node.watch_stream();
-    let spec = super::watching::spec(everything(), 0);
+    let spec = super::watching::spec(everything(), None);
     stream.create(spec).unwrap();
     // Two seconds is the shortest lease; the event comes by itself.
     let item = tokio::time::timeout(Duration::from_secs(20), stream.next()).await.unwrap();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use eddy_crdt::{Command, LeaseId, Reply};
+use eddy_crdt::LeaseId;
 
-use super::support::{delete_op, gated, get, key, node, put, put_ok};
+use super::support::{delete, gated, get, key, node, put, put_ok};
 use crate::node::{Handle, NodeError, NodeState, REQUEST_TIMEOUT};
 use crate::storage::faulty::Disk;
 
@@ -21,21 +21,21 @@ async fn until_running(node: &Handle) {
 async fn a_full_disk_refuses_writes_until_there_is_space_and_loses_nothing() {
     let disk = Disk::new();
     let node = node(&disk);
-    node.submit(Command::LeaseGrant { id: LeaseId::new(7), ttl: 100 }).await.unwrap();
+    node.lease_grant(LeaseId::new(7), 100).await.unwrap();
     put_ok(&node, "a", "1").await;
     let before = node.revision();
     disk.set_full(true);
     // The one that finds out may be written later.
-    assert_eq!(node.submit(put("found-out", "x")).await, Err(NodeError::TimedOut));
+    assert_eq!(node.put(put("found-out", "x")).await, Err(NodeError::TimedOut));
     assert!(matches!(node.state(), NodeState::WritesPaused { .. }));
     // The others are refused for good.
     for _ in 0..10 {
-        assert_eq!(node.submit(put("b", "1")).await, Err(NodeError::NoSpace));
-        assert_eq!(node.submit(Command::Delete(delete_op("a"))).await, Err(NodeError::NoSpace));
+        assert_eq!(node.put(put("b", "1")).await, Err(NodeError::NoSpace));
+        assert_eq!(node.delete(delete("a")).await, Err(NodeError::NoSpace));
     }
     assert_eq!(node.compact(before.get(), false).await, Err(NodeError::NoSpace));
-    let renewed = node.submit(Command::LeaseRenew(LeaseId::new(7))).await;
-    assert!(matches!(renewed, Ok(Reply::LeaseRenew { .. })), "leases are kept alive: {renewed:?}");
+    let renewed = node.lease_renew(LeaseId::new(7)).await;
+    assert_eq!(renewed, Ok(100), "leases are kept alive");
     assert_eq!((node.revision(), get(&node, "a")), (before, Some(key("1"))), "reads go on");
     assert_eq!(get(&node, "found-out"), None, "what is not on disk is not shown");
 
@@ -57,7 +57,7 @@ async fn a_node_stopped_on_a_full_disk_keeps_what_it_acknowledged() {
     let node = node(&disk);
     put_ok(&node, "a", "1").await;
     disk.set_full(true);
-    assert_eq!(node.submit(put("lost", "x")).await, Err(NodeError::TimedOut));
+    assert_eq!(node.put(put("lost", "x")).await, Err(NodeError::TimedOut));
     assert!(node.shutdown());
     disk.set_full(false);
     disk.crash();
@@ -73,7 +73,7 @@ async fn a_disk_that_does_not_answer_holds_up_nobody_for_ever() {
     let (node, gate) = gated(&disk);
     gate.close();
     let began = std::time::Instant::now();
-    let results = futures::future::join_all((0..5).map(|n| node.submit(put(&n.to_string(), "x")))).await;
+    let results = futures::future::join_all((0..5).map(|n| node.put(put(&n.to_string(), "x")))).await;
     assert!(results.iter().all(|result| *result == Err(NodeError::TimedOut)), "{results:?}");
     assert!(began.elapsed() >= REQUEST_TIMEOUT);
     assert!(matches!(node.state(), NodeState::WritesPaused { .. }), "{:?}", node.state());

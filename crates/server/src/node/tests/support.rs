@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eddy_crdt::{
     Birth, ClusterId, Command, DeleteOp, Entry, Founder, Genesis, Identity, Input, KeyRange, Now, Op, PutLease, PutOp,
-    PutValue, RangeOp, Replica, ReplicaId, Reply, Revision, Txn,
+    PutValue, RangeOp, Replica, ReplicaId, Revision, Txn,
 };
 use parking_lot::{Condvar, Mutex};
 
+use crate::metrics::Metrics;
 use crate::node::{Handle, NodeError, Options, start};
 use crate::storage::faulty::Disk;
 use crate::storage::{AppendStats, Doubt, Group, Journal, StorageError};
@@ -19,7 +20,7 @@ pub(super) fn identity() -> Identity {
 }
 
 pub(super) fn options() -> Options {
-    Options::new(identity(), "memory".into())
+    Options::new(identity(), "memory".into(), Arc::new(Metrics::new(false).unwrap()))
 }
 
 pub(super) fn node(disk: &Disk) -> Handle {
@@ -30,20 +31,16 @@ pub(super) fn key(name: &str) -> Bytes {
     Bytes::copy_from_slice(name.as_bytes())
 }
 
-pub(super) fn put_op(name: &str, value: &str) -> PutOp {
+pub(super) fn put(name: &str, value: &str) -> PutOp {
     PutOp { key: key(name), value: PutValue::Set(key(value)), lease: PutLease::Set(None), prev_kv: false }
 }
 
-pub(super) fn put(name: &str, value: &str) -> Command {
-    Command::Put(put_op(name, value))
-}
-
-pub(super) fn delete_op(name: &str) -> DeleteOp {
+pub(super) fn delete(name: &str) -> DeleteOp {
     DeleteOp { range: KeyRange::Key(key(name)), prev_kv: false }
 }
 
-pub(super) fn txn(ops: Vec<Op>) -> Command {
-    Command::Txn(Txn { compares: vec![], success: ops, failure: vec![] })
+pub(super) fn txn(ops: Vec<Op>) -> Txn {
+    Txn { compares: vec![], success: ops, failure: vec![] }
 }
 
 pub(super) fn everything() -> KeyRange {
@@ -51,10 +48,7 @@ pub(super) fn everything() -> KeyRange {
 }
 
 pub(super) async fn put_ok(node: &Handle, name: &str, value: &str) -> Revision {
-    match node.submit(put(name, value)).await {
-        Ok(Reply::Put(reply)) => reply.revision,
-        other => panic!("put {name}: {other:?}"),
-    }
+    node.put(put(name, value)).await.unwrap().revision
 }
 
 pub(super) fn get(node: &Handle, name: &str) -> Option<Bytes> {
@@ -62,7 +56,7 @@ pub(super) fn get(node: &Handle, name: &str) -> Option<Bytes> {
     reply.kvs.first().map(|kv| kv.value.clone())
 }
 
-pub(super) fn writes_stopped(result: Result<Reply, NodeError>) -> bool {
+pub(super) fn writes_stopped<T>(result: Result<T, NodeError>) -> bool {
     matches!(result, Err(NodeError::WritesStopped(_)))
 }
 
@@ -187,7 +181,7 @@ pub(super) fn with_news(disk: &Disk, count: usize) -> (Handle, Input) {
     let mut peer = Replica::found(other, &genesis).0;
     let before = peer.vector().clone();
     for n in 0..count {
-        peer.handle(now, Input::Client(put(&format!("peer-{n}"), "v")));
+        peer.handle(now, Input::Client(Command::Put(put(&format!("peer-{n}"), "v"))));
     }
     peer.handle(now, Input::Offer { upto: peer.vector().clone() });
     let entries = peer.entries_for(&before, peer.vector(), usize::MAX).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eddy_crdt::{Command, Event, EventKind, KeyRange, Op, Reply, Revision};
+use eddy_crdt::{Event, EventKind, KeyRange, Op, Revision};
 use futures::poll;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -14,8 +14,8 @@ use crate::node::watch::{WatchItem, WatchRefusal, WatchSpec, WatchStream};
 use crate::node::{Handle, start};
 use crate::storage::faulty::Disk;
 
-pub(super) fn spec(range: KeyRange, start: i64) -> WatchSpec {
-    WatchSpec { id: None, range, start: Revision::new(start), filters: Filters::default(), progress_notify: false }
+pub(super) fn spec(range: KeyRange, start: Option<i64>) -> WatchSpec {
+    WatchSpec { id: None, range, start: start.map(Revision::new), filters: Filters::default(), progress_notify: false }
 }
 
 /// What a test remembers of an event: revision, key, value or `None` for a delete.
@@ -50,15 +50,15 @@ async fn write(node: &Handle, rng: &mut SmallRng, model: &mut Vec<Seen>, live: &
     match rng.random_range(0..4) {
         0 => {
             let other = format!("m{}", rng.random_range(0..4));
-            let ops = vec![Op::Put(put_op(&name, &value)), Op::Put(put_op(&other, &value))];
-            let Ok(Reply::Txn(reply)) = node.submit(txn(ops)).await else { panic!("txn") };
+            let ops = vec![Op::Put(put(&name, &value)), Op::Put(put(&other, &value))];
+            let reply = node.txn(txn(ops)).await.unwrap();
             for key in [name, other] {
                 live.insert(key.clone(), ());
                 model.push((reply.revision.get(), key, Some(value.clone())));
             }
         }
         1 if live.contains_key(&name) => {
-            let Ok(Reply::Delete(reply)) = node.submit(Command::Delete(delete_op(&name))).await else { panic!("del") };
+            let reply = node.delete(delete(&name)).await.unwrap();
             live.remove(&name);
             model.push((reply.revision.get(), name, None));
         }
@@ -133,13 +133,13 @@ async fn random_watchers_with_random_readers_are_told_exactly_what_happened() {
                     };
                     let revision = node.revision().get();
                     let start = match rng.random_range(0..3) {
-                        0 => 0,
-                        1 => rng.random_range(1..=revision),
-                        _ => revision + rng.random_range(0..5),
+                        0 => None,
+                        1 => Some(rng.random_range(1..=revision)),
+                        _ => Some(revision + rng.random_range(0..5)),
                     };
                     let filters = Filters { no_put: rng.random_bool(0.2), no_delete: rng.random_bool(0.2) };
                     let id = stream.create(WatchSpec { filters, ..spec(range.clone(), start) }).unwrap();
-                    let from = if start == 0 { revision + 1 } else { start };
+                    let from = start.unwrap_or(revision + 1);
                     watchers.push(Observed { id, range, filters, from, got: vec![], promised: 0 });
                 }
                 2 if !streams.is_empty() => {
@@ -192,12 +192,12 @@ async fn a_stream_that_is_not_read_lags_in_bounded_memory_and_misses_nothing() {
     let disk = Disk::new();
     let node = node(&disk);
     let mut slow = node.watch_stream();
-    slow.create(spec(everything(), 0)).unwrap();
+    slow.create(spec(everything(), None)).unwrap();
     let writer = node.clone();
     let total = 12_000;
     let results = futures::future::join_all((0..total).map(|n| {
         let writer = writer.clone();
-        async move { writer.submit(put(&format!("{}", n % 7), &n.to_string())).await }
+        async move { writer.put(put(&format!("{}", n % 7), &n.to_string())).await }
     }))
     .await;
     assert!(results.iter().all(Result::is_ok));
@@ -221,7 +221,7 @@ async fn large_events_fill_a_mailbox_by_bytes() {
     let disk = Disk::new();
     let node = node(&disk);
     let mut slow = node.watch_stream();
-    slow.create(spec(everything(), 0)).unwrap();
+    slow.create(spec(everything(), None)).unwrap();
     let large = "x".repeat(1 << 20);
     for _ in 0..10 {
         put_ok(&node, "large", &large).await;
@@ -236,12 +236,12 @@ async fn events_leave_only_once_durable() {
     let disk = Disk::new();
     let (node, gate) = gated(&disk);
     let mut stream = node.watch_stream();
-    stream.create(spec(everything(), 0)).unwrap();
+    stream.create(spec(everything(), None)).unwrap();
     gate.close();
-    let mut write = Box::pin(node.submit(put("a", "1")));
+    let mut write = Box::pin(node.put(put("a", "1")));
     assert!(poll!(&mut write).is_pending());
     gate.wait_for_append();
-    stream.create(spec(everything(), 1)).unwrap();
+    stream.create(spec(everything(), Some(1))).unwrap();
     stream.request_progress();
     // All that may be said is that nothing happened up to the durable revision.
     let item = next(&mut stream).await;
@@ -260,7 +260,7 @@ async fn a_watch_from_now_is_not_told_what_was_acknowledged_before() {
     for n in 0..200 {
         let before = put_ok(&node, "a", &n.to_string()).await;
         let mut stream = node.watch_stream();
-        stream.create(spec(everything(), 0)).unwrap();
+        stream.create(spec(everything(), None)).unwrap();
         let after = put_ok(&node, "a", "next").await;
         let WatchItem::Events { events, .. } = next(&mut stream).await else { panic!("no events") };
         assert_eq!(events[0].kv.mod_revision, after);
@@ -277,8 +277,8 @@ async fn a_compaction_that_overtakes_a_watcher_cancels_it() {
         put_ok(&node, "a", &n.to_string()).await;
     }
     let mut stream = node.watch_stream();
-    let lost = stream.create(spec(everything(), 5)).unwrap();
-    let kept = stream.create(spec(everything(), 10)).unwrap();
+    let lost = stream.create(spec(everything(), Some(5))).unwrap();
+    let kept = stream.create(spec(everything(), Some(10))).unwrap();
     node.compact(10, true).await.unwrap();
     let mut items = vec![next(&mut stream).await, next(&mut stream).await];
     items.sort_by_key(|item| matches!(item, WatchItem::Events { .. }));
@@ -289,7 +289,7 @@ async fn a_compaction_that_overtakes_a_watcher_cancels_it() {
     let WatchItem::Events { watch_id, events, .. } = &items[1] else { panic!("{items:?}") };
     assert_eq!((*watch_id, events.len()), (kept, 12), "the compacted revision itself is still there");
     // The id stays taken until the client cancels it, and the rest of the stream goes on.
-    assert_eq!(stream.create(WatchSpec { id: Some(lost), ..spec(everything(), 0) }), Err(WatchRefusal::DuplicateId));
+    assert_eq!(stream.create(WatchSpec { id: Some(lost), ..spec(everything(), None) }), Err(WatchRefusal::DuplicateId));
     stream.request_progress();
     assert!(poll!(Box::pin(stream.next())).is_pending(), "no progress is said for a stream with a lost watcher");
     assert!(stream.cancel(lost));
@@ -304,12 +304,12 @@ async fn ids_are_given_as_etcd_gives_them() {
     let disk = Disk::new();
     let node = node(&disk);
     let mut stream = node.watch_stream();
-    let with = |id| WatchSpec { id, ..spec(everything(), 0) };
+    let with = |id| WatchSpec { id, ..spec(everything(), None) };
     assert_eq!(stream.create(with(Some(1))), Ok(1));
     assert_eq!(stream.create(with(None)), Ok(0));
     assert_eq!(stream.create(with(None)), Ok(2));
     assert_eq!(stream.create(with(Some(2))), Err(WatchRefusal::DuplicateId));
-    let wrong = spec(KeyRange::Span(key("b"), key("a")), 0);
+    let wrong = spec(KeyRange::Span(key("b"), key("a")), None);
     assert_eq!(stream.create(wrong), Err(WatchRefusal::EmptyRange));
     assert_eq!(node.watch_counts().watchers, 3);
     drop(stream);
@@ -322,7 +322,7 @@ async fn progress_is_not_said_while_a_watcher_starts_in_the_future() {
     let disk = Disk::new();
     let node = node(&disk);
     let mut stream = node.watch_stream();
-    stream.create(spec(KeyRange::Key(key("other")), 4)).unwrap();
+    stream.create(spec(KeyRange::Key(key("other")), Some(4))).unwrap();
     stream.request_progress();
     for value in ["1", "2", "3"] {
         assert!(poll!(Box::pin(stream.next())).is_pending());
@@ -344,10 +344,10 @@ async fn idle_watchers_are_told_so_after_the_interval_and_busy_ones_are_not() {
     put_ok(&node, "a", "1").await;
     let since = std::time::Instant::now();
     let mut stream = node.watch_stream();
-    let notified = |name| WatchSpec { progress_notify: true, ..spec(KeyRange::Key(key(name)), 0) };
+    let notified = |name| WatchSpec { progress_notify: true, ..spec(KeyRange::Key(key(name)), None) };
     let idle = stream.create(notified("idle")).unwrap();
     let busy = stream.create(notified("busy")).unwrap();
-    stream.create(spec(KeyRange::Key(key("silent")), 0)).unwrap();
+    stream.create(spec(KeyRange::Key(key("silent")), None)).unwrap();
     put_ok(&node, "busy", "1").await;
     assert!(matches!(next(&mut stream).await, WatchItem::Events { watch_id, .. } if watch_id == busy));
     let item = next(&mut stream).await;

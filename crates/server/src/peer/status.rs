@@ -5,7 +5,8 @@ use eddy_crdt::{ReplicaId, Rule, VersionVector};
 use eddy_proto::admin as pb;
 
 use super::Peers;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, PEER_ALARM_KINDS};
+use crate::node::alarm::alarm_text;
 
 /// How many bytes of entries are weighed at most to tell how far a peer is behind.
 const WEIGHED_BYTES: usize = 16 << 20;
@@ -77,9 +78,6 @@ impl Trouble {
     }
 }
 
-/// All kinds, as metrics name them.
-pub(crate) const TROUBLE_KINDS: [&str; 3] = ["clock", "below-floor", "away"];
-
 impl Peers {
     /// What is wrong with which members.
     fn alarms(&self, peers: &[pb::PeerStatus]) -> Vec<Trouble> {
@@ -112,7 +110,7 @@ impl Peers {
         let durable = self.node.durable().borrow().clone();
         let own = self.node.identity();
         let peers = self.peer_statuses();
-        let mut alarms: Vec<String> = status.alarms.iter().map(crate::api::maintenance::alarm_text).collect();
+        let mut alarms: Vec<String> = status.alarms.iter().map(alarm_text).collect();
         alarms.extend(self.alarms(&peers).iter().map(Trouble::text));
         let own_member = durable.members.iter().find(|member| member.id == own.replica);
         self.node.look(|replica| pb::StatusResponse {
@@ -210,7 +208,7 @@ impl Peers {
         let troubles = self.alarms(&peers);
         for peer in peers {
             let member = format!("{:x}", peer.member_id);
-            for kind in TROUBLE_KINDS {
+            for kind in PEER_ALARM_KINDS {
                 let raised = troubles.iter().any(|t| t.member() == peer.member_id && t.kind() == kind);
                 metrics.peer_alarm.with_label_values(&[member.as_str(), kind]).set(i64::from(raised));
             }
@@ -256,7 +254,7 @@ mod tests {
     #[test]
     fn an_alarm_names_the_member_and_says_what_is_wrong() {
         let text = |trouble: Trouble| {
-            assert!(TROUBLE_KINDS.contains(&trouble.kind()));
+            assert!(PEER_ALARM_KINDS.contains(&trouble.kind()));
             trouble.text()
         };
         assert_eq!(text(Trouble::Clock { member: 7, ahead_ms: 90_500 }), "memberID:7 alarm:CLOCK (90 s ahead)");

@@ -1,4 +1,4 @@
-//! How much data the operator allows, counted as etcd counts it.
+//! Whether a write may be taken: the quota, counted as in etcd, and the alarms that are raised.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,10 +6,10 @@ use eddy_crdt::{AlarmKind, Command, Op, PutOp, PutValue, Replica, Txn};
 
 use super::NodeError;
 
-/// What etcd adds to a put for the key's metadata, bytes.
+/// What etcd adds to the cost of a put for the key's metadata, bytes.
 const PUT_OVERHEAD: u64 = 256;
 
-/// What etcd counts for a lease, bytes.
+/// The cost of a lease in etcd, bytes.
 const LEASE_COST: u64 = 64;
 
 fn put_cost(op: &PutOp) -> u64 {
@@ -33,7 +33,7 @@ fn txn_cost(txn: &Txn) -> u64 {
     branch(&txn.success).max(branch(&txn.failure))
 }
 
-/// What a command may add to the data, bytes; zero for one that is always allowed.
+/// How many bytes a command may add to the data; zero for a command that the quota always allows.
 pub(crate) fn cost(command: &Command) -> u64 {
     match command {
         Command::Put(op) => put_cost(op),
@@ -53,33 +53,33 @@ pub(crate) fn cost(command: &Command) -> u64 {
     }
 }
 
-/// The alarms that are raised, as the committer last left them, and the sizes that the quota looks at.
+/// The alarms that are raised, as the committer last saw them, and the sizes that the quota is compared with.
 #[derive(Debug, Default)]
-pub(crate) struct Limits {
+pub(crate) struct Admission {
     pub(crate) no_space: AtomicBool,
     pub(crate) corrupt: AtomicBool,
-    /// So little space is left on the disk that only what helps to free some is taken.
+    /// Whether the disk has so little space that only commands that free some are taken.
     pub(crate) disk_low: AtomicBool,
     pub(crate) size_allocated: AtomicU64,
     pub(crate) size_in_use: AtomicU64,
     pub(crate) size_on_disk: AtomicU64,
 }
 
-impl Limits {
-    /// Takes note of the alarms that are raised now.
+impl Admission {
+    /// Notes the alarms that are raised now.
     pub(crate) fn note_alarms(&self, replica: &Replica) {
         let raised = |kind| replica.alarms_that_stop().any(|alarm| alarm.kind == kind);
         self.no_space.store(raised(AlarmKind::NoSpace), Ordering::Release);
         self.corrupt.store(raised(AlarmKind::Corrupt), Ordering::Release);
     }
 
-    /// Whether the data may grow by so many bytes.
+    /// Whether the quota allows the data to grow by `cost` bytes.
     pub(crate) fn allows(&self, cost: u64, quota: Option<u64>) -> bool {
         let size = || self.size_allocated.load(Ordering::Relaxed);
         cost == 0 || quota.is_none_or(|quota| size() + cost < quota)
     }
 
-    /// What alarms forbid, as etcd's appliers do.
+    /// Refuses what the alarms forbid, as etcd's appliers do.
     pub(crate) fn check(&self, command: &Command) -> Result<(), NodeError> {
         let corrupt = self.corrupt.load(Ordering::Acquire);
         if corrupt && !matches!(command, Command::LeaseRenew(_) | Command::SetAlarm { .. }) {

@@ -287,12 +287,12 @@ mod tests {
                 assert_eq!(line["msg"], "said so");
                 assert_eq!(line["number"], 7);
                 assert_eq!(line["data-dir"], "a\"b");
-                assert!(line["caller"].as_str().unwrap().starts_with("src/log.rs:"), "{line}");
+                assert!(line["caller"].as_str().unwrap().starts_with("src/logging.rs:"), "{line}");
             } else {
                 let lines: Vec<_> = text.lines().collect();
                 assert_eq!(lines.len(), 2, "{text}");
                 assert!(lines[0].ends_with("\tsaid so\t{\"number\":7,\"data-dir\":\"a\\\"b\"}"), "{text}");
-                assert!(lines[1].contains("\tdebug\tsrc/log.rs:"), "{text}");
+                assert!(lines[1].contains("\tdebug\tsrc/logging.rs:"), "{text}");
             }
         }
     }

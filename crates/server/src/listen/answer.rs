@@ -1,0 +1,126 @@
+//! One request, from its head to its answer: gRPC of clients, gRPC of peers, or plain HTTP.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use tokio::time::timeout;
+use tower::Service;
+
+use super::conn::{Peer, Setup};
+use crate::api::status;
+use crate::grpc::GrpcBody;
+use crate::http::{self as endpoints, HttpRequest, Surface};
+use crate::peer::Caller;
+
+/// Bytes of a body that is not needed, and time for it: more than that, and the client may lose its answer.
+const UNREAD_BODY_MAX: usize = 64 << 10;
+const UNREAD_BODY_WAIT: Duration = Duration::from_secs(1);
+
+/// Answers one request.
+pub(super) async fn answer(
+    setup: Arc<Setup>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Infallible> {
+    let content = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let http2 = request.version() == http::Version::HTTP_2;
+    let only_grpc = setup.http.is_none();
+    let is_grpc = http2 && (only_grpc || content.starts_with(b"application/grpc"));
+    if is_grpc && setup.grpc {
+        return Ok(match setup.services.clients.get() {
+            Some(clients) => clients.grpc.call(request, peer.address).await.map(ResponseBody::Grpc),
+            None => status::not_joined().into_http().map(ResponseBody::Peer),
+        });
+    }
+    if is_grpc && setup.http == Some(Surface::Peer) {
+        return Ok(Box::pin(of_peer(setup, peer, request)).await.map(ResponseBody::Peer));
+    }
+    // Boxed: every call's task would have room for it otherwise, to be moved and paged in.
+    Ok(Box::pin(plain(setup, peer.tls, request)).await.map(ResponseBody::Full))
+}
+
+/// Answers the gRPC of a peer.
+async fn of_peer(setup: Arc<Setup>, peer: Peer, mut request: Request<Incoming>) -> Response<tonic::body::Body> {
+    request.extensions_mut().insert(Caller(peer.address));
+    match setup.services.peers.clone().call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// Answers what is not gRPC.
+async fn plain(setup: Arc<Setup>, tls: bool, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let Some(surface) = setup.http else { return endpoints::error(StatusCode::NOT_FOUND, "404 page not found") };
+    let (request, body) = request.into_parts();
+    let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| request.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
+    let origin = request.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+    let request = HttpRequest { method: &request.method, uri: &request.uri, host, origin, tls };
+    let response = match setup.services.clients.get() {
+        Some(clients) => clients.http.call(surface, request).await,
+        None => endpoints::error(StatusCode::SERVICE_UNAVAILABLE, status::not_joined().message()),
+    };
+    drain(body).await;
+    response
+}
+
+/// Reads a body that nobody needs. Dropping one that is still on its way resets an HTTP/2 stream, and then curl throws
+/// the answer away.
+async fn drain(mut body: Incoming) {
+    let read = async {
+        let mut left = UNREAD_BODY_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                Some(left) => left,
+                None => break,
+            };
+        }
+    };
+    if timeout(UNREAD_BODY_WAIT, read).await.is_err() {
+        tracing::debug!("a client is slow to send a body that is not needed");
+    }
+}
+
+/// The body of a response, by which service gave it.
+pub(super) enum ResponseBody {
+    Grpc(GrpcBody),
+    Peer(tonic::body::Body),
+    Full(Full<Bytes>),
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        match &mut *self {
+            ResponseBody::Grpc(body) => Pin::new(body).poll_frame(cx),
+            ResponseBody::Peer(body) => Pin::new(body).poll_frame(cx),
+            ResponseBody::Full(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ResponseBody::Grpc(body) => body.is_end_stream(),
+            ResponseBody::Peer(body) => body.is_end_stream(),
+            ResponseBody::Full(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ResponseBody::Grpc(body) => body.size_hint(),
+            ResponseBody::Peer(body) => body.size_hint(),
+            ResponseBody::Full(body) => body.size_hint(),
+        }
+    }
+}

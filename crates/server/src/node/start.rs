@@ -1,0 +1,185 @@
+//! From a journal to a running node: reads the journal, makes the replica, starts the two threads.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eddy_crdt::{Genesis, Identity, Input, Loader, Now, Replica};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch as latest;
+
+use super::admission::Admission;
+use super::committer::Committer;
+use super::engine::{AppendingSince, Engine, Threads};
+use super::hashes::Hashes;
+use super::hub::Hub;
+use super::peering::Peering;
+use super::pipe::Pipe;
+use super::queue::Queue;
+use super::storage_thread::StorageThread;
+use super::{Handle, StartError, identity};
+use crate::metrics::Metrics;
+use crate::storage::{Doubt, Group, Journal, StorageError};
+
+/// etcd's quota when none is given, bytes.
+pub const QUOTA_DEFAULT: u64 = 2 << 30;
+
+/// Interval of progress notifications when none is given.
+pub const PROGRESS_INTERVAL_DEFAULT: Duration = Duration::from_secs(600);
+
+/// The shortest interval of progress notifications, as in etcd.
+pub const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// What a node is started with.
+pub struct Options {
+    /// The replica's identity if its journal is new; later starts take the journal's.
+    pub identity: Identity,
+    /// The cluster that is founded if the journal is new; `None` for a replica that belongs to none.
+    pub genesis: Option<Genesis>,
+    /// Path of the journal, for messages.
+    pub place: PathBuf,
+    /// Bytes of data above which puts and grants are refused; `None` for no limit.
+    pub quota: Option<u64>,
+    /// How often watchers that ask for it are told that nothing happened.
+    pub progress_interval: Duration,
+    /// Where the node counts what it does.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Options {
+    /// etcd's defaults.
+    pub fn new(identity: Identity, place: PathBuf, metrics: Arc<Metrics>) -> Self {
+        Self {
+            identity,
+            genesis: None,
+            place,
+            quota: Some(QUOTA_DEFAULT),
+            progress_interval: PROGRESS_INTERVAL_DEFAULT,
+            metrics,
+        }
+    }
+}
+
+/// Reads a journal. Returns its records in a loader, and its head.
+fn read(journal: &mut dyn Journal, place: &Path) -> Result<(Loader, Option<Bytes>), StartError> {
+    let mut loader = Loader::new();
+    let mut failed = None;
+    let loaded = journal.load(&mut |number, record| {
+        loader.record(number, record).map_err(|damage| {
+            let what = damage.to_string();
+            failed = Some(damage);
+            StorageError::Damaged { path: place.to_owned(), what }
+        })
+    });
+    match (loaded, failed) {
+        (_, Some(damage)) => Err(StartError::Damaged { place: place.to_owned(), damage }),
+        (loaded, None) => Ok((loader, loaded?)),
+    }
+}
+
+/// Reads the replica of a journal without starting a node. `identity` is the replica's if the journal is empty.
+///
+/// # Errors
+/// When the journal is damaged or unreadable.
+pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity) -> Result<Replica, StartError> {
+    let (loader, head) = read(journal, place)?;
+    let now = Now { wall_ms: 0, mono_ms: 0 };
+    loader
+        .finish(now, head.as_ref(), identity)
+        .map_err(|damage| StartError::Damaged { place: place.to_owned(), damage })
+}
+
+/// Gives the replica a new birth, since peers may know more of it than its disk does.
+fn doubt(replica: &mut Replica, journal: &mut dyn Journal, reason: Doubt) -> Result<(), StartError> {
+    let birth = identity::draw_birth()?;
+    tracing::warn!(%birth, %reason, "a new birth, and other revisions: peers may know more of this member than its disk does");
+    let first = replica.next_number();
+    let effects = replica.handle(Now::default(), Input::Doubt(birth));
+    journal.append(&Group { first, records: effects.records.into_vec(), head: replica.head().encode() })?;
+    Ok(())
+}
+
+/// Reads the replica of the journal; founds it, or gives it a new birth, where that is due. Its records are on disk on
+/// return.
+fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica, StartError> {
+    let (loader, head) = read(journal, &options.place)?;
+    if head.is_none()
+        && let Some(genesis) = &options.genesis
+    {
+        let (replica, effects) = Replica::found(options.identity, genesis);
+        let records = effects.records.into_vec();
+        journal.append(&Group { first: 1, records, head: replica.head().encode() })?;
+        return Ok(replica);
+    }
+    let now = Now { wall_ms: 0, mono_ms: 0 };
+    let damaged = |damage| StartError::Damaged { place: options.place.clone(), damage };
+    let mut replica = loader.finish(now, head.as_ref(), options.identity).map_err(damaged)?;
+    let own = replica.identity().replica;
+    let has_peers = replica.members().any(|member| !member.removed && member.id != own);
+    if head.is_none() {
+        journal.head(replica.head().encode())?;
+    } else if has_peers && let Some(reason) = journal.doubt() {
+        doubt(&mut replica, journal, reason)?;
+    }
+    Ok(replica)
+}
+
+/// Loads the journal and starts the node's two threads.
+///
+/// # Errors
+/// When the journal is damaged or unreadable, or threads or randomness can't be had.
+pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, StartError> {
+    let started = Instant::now();
+    let replica = open_replica(&mut *journal, &options)?;
+    let admission = Admission::default();
+    admission.note_alarms(&replica);
+    let engine = Arc::new(Engine {
+        queue: Queue::default(),
+        pipe: Pipe::default(),
+        hub: Hub::new(replica.revision()),
+        admission,
+        hashes: Mutex::new(Hashes::default()),
+        peering: Peering::new(&replica),
+        met_foreign: AtomicBool::new(false),
+        durable: AtomicI64::new(replica.revision().get()),
+        durable_number: latest::Sender::new(replica.next_number()),
+        published_groups: AtomicU64::new(0),
+        writable: AtomicBool::new(true),
+        stopped_because: Mutex::new(None),
+        paused: AtomicBool::new(false),
+        appending_since: AppendingSince::default(),
+        identity: replica.identity(),
+        quota: options.quota,
+        progress_interval: options.progress_interval.max(PROGRESS_INTERVAL_MIN),
+        started,
+        metrics: options.metrics,
+        replica: RwLock::new(replica),
+        threads: Mutex::default(),
+        runtime: tokio::runtime::Handle::try_current().ok(),
+    });
+    let storage = StorageThread::new(Arc::clone(&engine), journal);
+    let committer = Committer::new(Arc::clone(&engine));
+    // No message is ever sent: the channel closes when both threads have dropped their ends.
+    let (alive, ended) = mpsc::sync_channel::<()>(0);
+    let also_alive = alive.clone();
+    let handles = vec![spawn("committer", alive, || committer.run())?, spawn("storage", also_alive, || storage.run())?];
+    *engine.threads.lock() = Threads { handles, ended: Some(ended) };
+    Ok(Handle { engine })
+}
+
+/// Starts a thread that holds `alive` until it ends.
+fn spawn(
+    name: &str,
+    alive: mpsc::SyncSender<()>,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, StartError> {
+    let run = move || {
+        let _alive = alive;
+        run();
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(StartError::Thread)
+}

@@ -1,0 +1,194 @@
+//! How a stream takes what arrived for its watchers, and how those that lag catch up from history.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use eddy_crdt::{Commit, KeyRange, Revision};
+
+use super::super::hub::{Delivery, Filters, SharedEvent, Standing, Subscription, event_size};
+use super::super::matcher::Matcher;
+use super::{WatchItem, WatchStream};
+
+/// Adjacent commits of one watcher become one item up to about this many bytes.
+const ITEM_BYTES: usize = 256 << 10;
+
+/// How many events are read from history under one read lock. Watchers with fewer revisions to go rejoin the hub.
+const CHUNK: usize = 512;
+
+/// A lagging watcher.
+struct Behind {
+    slot: u32,
+    id: i64,
+    range: KeyRange,
+    filters: Filters,
+    from: Revision,
+}
+
+/// All lagging watchers of a stream.
+struct Lagging {
+    behind: Vec<Behind>,
+    /// How far history reaches for them.
+    to: Revision,
+    /// Whether the hub serves them again, from the revision after `to` on.
+    rejoined: bool,
+}
+
+impl WatchStream {
+    /// Moves what arrived, or a chunk of history, to `out`. Returns whether there may be more to do at once.
+    pub(super) fn collect(&mut self) -> bool {
+        let mut inner = self.mailbox.lock();
+        let queue = inner.take();
+        if !queue.is_empty() {
+            let ids: Vec<Option<i64>> = inner.watchers.iter().map(|w| w.as_ref().map(|w| w.id)).collect();
+            drop(inner);
+            self.merge(queue, &ids);
+            return true;
+        }
+        let lagging = inner.lagging > 0;
+        drop(inner);
+        if lagging {
+            self.catch_up();
+        }
+        lagging
+    }
+
+    /// Adjacent commits of one watcher become one item.
+    fn merge(&mut self, queue: VecDeque<Delivery>, ids: &[Option<i64>]) {
+        let mut open: HashMap<u32, (usize, usize)> = HashMap::new();
+        let single = queue.len() == 1;
+        for delivery in queue {
+            let Some(id) = ids.get(delivery.slot as usize).copied().flatten() else { continue };
+            let Delivery { slot, commit, events } = delivery;
+            let size: usize = events.iter().map(|index| event_size(&commit.events[*index as usize])).sum();
+            let shared = events.iter().map(|index| SharedEvent::new(&commit, *index));
+            if let Some((place, bytes)) = open.get_mut(&slot)
+                && *bytes + size <= ITEM_BYTES
+                && let Some(WatchItem::Events { revision, events, .. }) = self.out.get_mut(*place)
+            {
+                *revision = commit.revision;
+                events.extend(shared);
+                *bytes += size;
+                continue;
+            }
+            let events = shared.collect();
+            self.out.push_back(WatchItem::Events { watch_id: id, revision: commit.revision, events });
+            self.sent(id);
+            if !single {
+                open.insert(slot, (self.out.len() - 1, size));
+            }
+        }
+    }
+
+    fn sent(&mut self, id: i64) {
+        if self.notifying > 0
+            && let Some(local) = self.watchers.get_mut(&id)
+        {
+            local.idle = false;
+        }
+    }
+
+    /// Reads a chunk of history for all lagging watchers together. Watchers that are nearly there rejoin the hub first, so
+    /// that nothing can fall between.
+    fn catch_up(&mut self) {
+        let Some(Lagging { behind, to, rejoined }) = self.lagging() else { return };
+        let (lost, behind, compacted, commits) = {
+            let replica = self.node.replica.read();
+            let compacted = replica.compacted();
+            let (lost, behind): (Vec<Behind>, Vec<Behind>) = behind.into_iter().partition(|b| b.from < compacted);
+            let oldest = behind.iter().map(|b| b.from).min().unwrap_or(to);
+            let limit = if rejoined { usize::MAX } else { CHUNK };
+            (lost, behind, compacted, replica.events(oldest, to, limit))
+        };
+        let events: usize = commits.iter().map(|commit| commit.events.len()).sum();
+        // A chunk that is not full reached the end.
+        let reached = if rejoined || events < CHUNK { to } else { commits.last().map_or(to, |last| last.revision) };
+        for lost in lost {
+            self.compacted(&lost, compacted);
+        }
+        if !rejoined {
+            let mut inner = self.mailbox.lock();
+            for b in &behind {
+                if let Some(watcher) = inner.watcher(b.slot) {
+                    watcher.next = watcher.next.max(reached.next());
+                }
+            }
+        }
+        self.replay(&behind, commits, to);
+    }
+
+    /// The lagging watchers, unless something arrived meanwhile or there are none. Makes all of them live again when none has
+    /// more than a chunk of revisions to go.
+    fn lagging(&self) -> Option<Lagging> {
+        let hub = self.node.hub.lock();
+        let mut inner = self.mailbox.lock();
+        if !inner.queue.is_empty() {
+            return None;
+        }
+        let to = hub.published;
+        let mut behind = Vec::new();
+        for (slot, watcher) in inner.watchers.iter().enumerate() {
+            let Some(watcher) = watcher.as_ref().filter(|w| w.standing == Standing::Lagging) else { continue };
+            behind.push(Behind {
+                slot: slot as u32,
+                id: watcher.id,
+                range: watcher.range.clone(),
+                filters: watcher.filters,
+                from: watcher.next,
+            });
+        }
+        let Some(oldest) = behind.iter().map(|b| b.from).min() else {
+            inner.lagging = 0;
+            return None;
+        };
+        let rejoined = to.get() - oldest.get() < CHUNK as i64;
+        if rejoined {
+            for b in &behind {
+                if let Some(watcher) = inner.watcher(b.slot) {
+                    watcher.standing = Standing::Live;
+                    watcher.next = to.next();
+                }
+            }
+            inner.lagging = 0;
+        }
+        Some(Lagging { behind, to, rejoined })
+    }
+
+    fn compacted(&mut self, lost: &Behind, compact_revision: Revision) {
+        let mut hub = self.node.hub.lock();
+        let mut inner = self.mailbox.lock();
+        let Some(watcher) = inner.watcher(lost.slot) else { return };
+        let was = std::mem::replace(&mut watcher.standing, Standing::Dead);
+        inner.lagging -= usize::from(was == Standing::Lagging);
+        inner.queue.retain(|delivery| delivery.slot != lost.slot);
+        let subscription = Subscription { mailbox: Arc::clone(&self.mailbox), slot: lost.slot };
+        hub.subscriptions.remove(&lost.range, &subscription);
+        drop(inner);
+        drop(hub);
+        self.out.push_back(WatchItem::Compacted { watch_id: lost.id, compact_revision });
+    }
+
+    /// Sends history to the watchers that it concerns. `revision` is the store's revision.
+    fn replay(&mut self, behind: &[Behind], commits: Vec<Commit>, revision: Revision) {
+        let mut matcher = Matcher::default();
+        for (place, b) in behind.iter().enumerate() {
+            matcher.insert(&b.range, place);
+        }
+        let mut found: Vec<Vec<SharedEvent>> = vec![Vec::new(); behind.len()];
+        for commit in commits.into_iter().map(Arc::new) {
+            for (index, event) in commit.events.iter().enumerate() {
+                matcher.visit(&event.kv.key, &mut |place: &usize| {
+                    let b = &behind[*place];
+                    if commit.revision >= b.from && b.filters.passes(event) {
+                        found[*place].push(SharedEvent::new(&commit, index as u32));
+                    }
+                });
+            }
+        }
+        for (b, events) in behind.iter().zip(found) {
+            if !events.is_empty() {
+                self.out.push_back(WatchItem::Events { watch_id: b.id, revision, events });
+                self.sent(b.id);
+            }
+        }
+    }
+}
