@@ -1,4 +1,4 @@
-//! The documents: the README stays short, and whatever a page links to, shows or names exists.
+//! The documents: the README stays short; every link, picture, path, module and recipe that a page names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -156,6 +156,27 @@ fn every_path_that_a_page_names_exists() -> Result<()> {
     }
     ensure!(found > 20, "only {found} paths were found");
     ensure!(gone.is_empty(), "pages name what is gone:\n{}", gone.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn every_module_that_the_map_names_exists() -> Result<()> {
+    let (_, code) = split(&read(Path::new("ARCHITECTURE.md"))?);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let mut found = 0;
+    for name in code.split(|c| !is_word(c)).filter(|name| name.contains("::")) {
+        found += 1;
+        // What follows the modules is a type or one of its methods.
+        let modules: Vec<&str> =
+            name.split("::").take_while(|part| part.starts_with(|c: char| c.is_ascii_lowercase())).collect();
+        let module = modules.join("/");
+        let exists = ["crdt", "server", "bench"].iter().any(|name| {
+            let source = root().join("crates").join(name).join("src");
+            source.join(format!("{module}.rs")).exists() || source.join(&module).is_dir()
+        });
+        ensure!(modules.is_empty() || exists, "ARCHITECTURE.md names the module of {name}, which is not there");
+    }
+    ensure!(found > 10, "only {found} names were found");
     Ok(())
 }
 
