@@ -22,6 +22,7 @@ use tonic::service::Routes;
 
 use super::answer::answer;
 use super::calls::{Calls, Driven};
+use super::pings::Pings;
 use super::sniff::Sniffed;
 use crate::config::Config;
 use crate::grpc::Grpc;
@@ -49,11 +50,16 @@ const HTTP1_BUFFER: usize = 64 * 1024;
 /// Idle time after which the kernel asks whether a TCP peer is still there, and the interval of its questions; Go's.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
+/// What holds for the pings of clients when `--grpc-keepalive-min-time` is 0; grpc-go's, so etcd's too.
+const PING_MIN_TIME: Duration = Duration::from_secs(300);
+
 /// What holds for every connection.
 #[derive(Debug, Clone)]
 pub struct ConnLimits {
     /// Most streams of one HTTP/2 connection.
     pub streams_max: u32,
+    /// The shortest interval at which a client with an open call may ping; `None` for any.
+    pub ping_min_time: Option<Duration>,
     /// Interval of pings; `None` for none.
     pub ping_interval: Option<Duration>,
     /// How long a ping may stay unanswered.
@@ -66,8 +72,10 @@ impl ConnLimits {
     /// As the flags say.
     pub fn of(config: &Config) -> ConnLimits {
         let (interval, timeout) = (config.grpc_keepalive_interval, config.grpc_keepalive_timeout);
+        let min_time = Some(config.grpc_keepalive_min_time).filter(|min_time| !min_time.is_zero());
         ConnLimits {
             streams_max: config.max_concurrent_streams,
+            ping_min_time: Some(min_time.unwrap_or(PING_MIN_TIME)),
             ping_interval: (!interval.is_zero() && !timeout.is_zero()).then_some(interval),
             ping_timeout: timeout,
             header_timeout: Duration::from_secs(300),
@@ -76,7 +84,12 @@ impl ConnLimits {
 
     /// The same for connections of peers: one that went silent must be noticed soon.
     pub(super) fn for_peers(&self) -> ConnLimits {
-        ConnLimits { ping_interval: Some(PING_INTERVAL), ping_timeout: PING_TIMEOUT, ..self.clone() }
+        ConnLimits {
+            ping_min_time: None,
+            ping_interval: Some(PING_INTERVAL),
+            ping_timeout: PING_TIMEOUT,
+            ..self.clone()
+        }
     }
 }
 
@@ -243,6 +256,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &setup.limits;
+    let min_time = limits.ping_min_time;
     let calls = Calls::default();
     let mut builder = http2::Builder::new(calls.clone());
     builder
@@ -262,6 +276,7 @@ where
         announce.announce(request.uri().path());
         answer(setup.clone(), peer.clone(), request)
     });
+    let stream = Pings::new(stream, min_time);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut driven = Driven::new(connection.as_mut(), calls);
     tokio::select! {

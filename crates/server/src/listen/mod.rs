@@ -3,6 +3,7 @@
 mod answer;
 mod calls;
 mod conn;
+mod pings;
 mod sniff;
 
 use std::io;

@@ -11,7 +11,9 @@ pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
 pub const CONTINUATION: u8 = 9;
+pub const ACK: u8 = 1;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
@@ -51,6 +53,8 @@ pub async fn http2(address: (&str, u16)) -> Result<TcpStream> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.context("the server's settings")?;
     anyhow::ensure!(head[3] == SETTINGS, "{head:?}");
+    let [a, b, c, ..] = head;
+    stream.read_exact(&mut vec![0; u32::from_be_bytes([0, a, b, c]) as usize]).await?;
     Ok(stream)
 }
 

@@ -1,0 +1,90 @@
+//! Flags of etcd's that must do what they say.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::client::Client;
+use crate::eddy;
+use crate::raw::{ACK, END_HEADERS, GOAWAY, HEADERS, PING, frame, grpc_headers, http2};
+use crate::support::Server;
+
+/// Between two pings.
+const PAUSE: Duration = Duration::from_millis(20);
+
+async fn started(dir: &tempfile::TempDir, flags: &[&str]) -> Result<(Server, Client)> {
+    let server = Server::start(&eddy(), &dir.path().join("data"), flags).await?;
+    let client = Client::new(server.connect().await?);
+    Ok((server, client))
+}
+
+/// Kind, flags and payload of the next frame.
+async fn next_frame(stream: &mut TcpStream) -> Result<(u8, u8, Vec<u8>)> {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await?;
+    let [a, b, c, kind, flags, ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    stream.read_exact(&mut payload).await?;
+    Ok((kind, flags, payload))
+}
+
+/// Pings up to ten times; tells the goodbye, if there was one: the error code and the reason.
+async fn ping(server: &Server, with_call: bool) -> Result<Option<(u32, String)>> {
+    let mut stream = http2(server.address()).await?;
+    if with_call {
+        stream.write_all(&frame(HEADERS, END_HEADERS, 1, &grpc_headers("/etcdserverpb.Watch/Watch"))).await?;
+    }
+    for _ in 0..10 {
+        stream.write_all(&frame(PING, 0, 0, &[7; 8])).await?;
+        loop {
+            match next_frame(&mut stream).await? {
+                (PING, ACK, _) => break,
+                (GOAWAY, _, payload) => {
+                    let code = payload.get(4..8).context("a code")?.try_into()?;
+                    let reason = String::from_utf8_lossy(&payload[8..]).into_owned();
+                    let end = stream.read(&mut [0; 64]).await;
+                    ensure!(matches!(end, Ok(0) | Err(_)), "something comes after the goodbye");
+                    return Ok(Some((u32::from_be_bytes(code), reason)));
+                }
+                _ => {}
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(None)
+}
+
+#[tokio::test]
+async fn a_client_that_pings_too_often_is_told_so_and_closed() -> Result<()> {
+    let too_many = Some((0xb, "too_many_pings".to_owned()));
+    let dir = tempfile::tempdir()?;
+    let (server, client) = started(&dir, &[]).await?;
+    assert_eq!(ping(&server, true).await?, too_many, "every 5 s is the default");
+    client.put("a", b"others are served as before").await?;
+
+    let dir = tempfile::tempdir()?;
+    let (server, _) = started(&dir, &["--grpc-keepalive-min-time=1ms"]).await?;
+    assert_eq!(ping(&server, true).await?, None);
+    assert_eq!(ping(&server, false).await?, too_many, "without a call there is nothing to keep alive");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_silent_client_is_pinged_and_then_closed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (server, _) = started(&dir, &["--grpc-keepalive-interval=1s", "--grpc-keepalive-timeout=1s"]).await?;
+    let mut stream = http2(server.address()).await?;
+    stream.write_all(&frame(HEADERS, END_HEADERS, 1, &grpc_headers("/etcdserverpb.Watch/Watch"))).await?;
+    let began = Instant::now();
+    let mut pings = 0;
+    let closed = async {
+        while let Ok((kind, flags, _)) = next_frame(&mut stream).await {
+            pings += usize::from(kind == PING && flags != ACK);
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), closed).await.context("the server does not close")?;
+    ensure!(pings == 1 && began.elapsed() >= Duration::from_millis(1900), "{pings} pings in {:?}", began.elapsed());
+    Ok(())
+}
