@@ -17,7 +17,7 @@ use crate::config::url::Url;
 use crate::http::health::{Answer, Health};
 use crate::metrics::Metrics;
 use crate::node::identity::Founded;
-use crate::node::{self, Handle, NodeState, Options, autocompact, observe};
+use crate::node::{self, Handle, NodeState, Options, SweepPace, autocompact, observe};
 use crate::peer::{self, Dialer, Peers};
 use crate::storage::{self, SledJournal, stage};
 
@@ -53,6 +53,8 @@ pub fn start_node(
             interval if interval.is_zero() => node::PROGRESS_INTERVAL_DEFAULT,
             interval => interval,
         },
+        slow_apply: config.warning_apply_duration,
+        sweep: sweep_pace(config),
         ..Options::new(founded.identity, place, metrics.clone())
     };
     let node = node::start(Box::new(journal), options)?;
@@ -89,6 +91,14 @@ pub fn load_replica(config: &Config, founded: &Founded) -> anyhow::Result<Replic
 /// When the disk refuses.
 pub fn install(config: &Config, installed: &Installed) -> anyhow::Result<()> {
     Ok(stage::replace(&config.data_dir, storage_options(config), &installed.records, &installed.head)?)
+}
+
+fn sweep_pace(config: &Config) -> SweepPace {
+    let default = SweepPace::default();
+    SweepPace {
+        batch: usize::try_from(config.compaction_batch_limit).ok().filter(|batch| *batch > 0).unwrap_or(default.batch),
+        pause: Some(config.compaction_sleep_interval).filter(|pause| !pause.is_zero()).unwrap_or(default.pause),
+    }
 }
 
 fn storage_options(config: &Config) -> storage::Options {

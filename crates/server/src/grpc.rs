@@ -150,7 +150,7 @@ impl Call {
         }
         if took > self.slow && method.shape == Shape::Unary {
             let remote = self.remote.map_or_else(|| "unix".to_owned(), |address| address.to_string());
-            tracing::warn!("time-spent" = ?took, remote, method = method.path, code = ?code, "request stats");
+            tracing::warn!("time spent" = ?took, remote, "response type" = method.path, code = ?code, "request stats");
         }
     }
 }

@@ -160,7 +160,7 @@ impl Front {
         self.services.open(ClientServices {
             grpc: Grpc::new(parts.routes, Arc::clone(&self.metrics), self.stop.clone())
                 .directly(parts.kv)
-                .warn_after(config.warning_unary_request_duration),
+                .warn_after(config.slow_request()),
             http: Endpoints::new(config, parts.health, Arc::clone(&self.metrics)).reporting(parts.admin),
         });
         self.serve(config);

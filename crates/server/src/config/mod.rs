@@ -18,6 +18,8 @@ use self::url::Url;
 pub const DEFAULT_CLIENT_URL: &str = "http://localhost:2379";
 /// Where `--listen-peer-urls` and `--initial-advertise-peer-urls` point unless told otherwise.
 pub const DEFAULT_PEER_URL: &str = "http://localhost:2380";
+/// `--warning-unary-request-duration` unless told otherwise.
+const SLOW_REQUEST_DEFAULT: Duration = Duration::from_millis(300);
 /// `--name` unless told otherwise.
 pub const DEFAULT_NAME: &str = "default";
 
@@ -251,7 +253,7 @@ impl Default for Config {
             force_new_cluster: false,
             watch_progress_notify_interval: Duration::ZERO,
             warning_apply_duration: Duration::from_millis(100),
-            warning_unary_request_duration: Duration::from_millis(300),
+            warning_unary_request_duration: SLOW_REQUEST_DEFAULT,
             compaction_batch_limit: 0,
             compaction_sleep_interval: Duration::ZERO,
             auth_token: "simple".to_owned(),
@@ -289,6 +291,15 @@ impl Config {
             0 => Some(2 * 1024 * 1024 * 1024),
             bytes => u64::try_from(bytes).ok(),
         }
+    }
+
+    /// From which duration on a unary request is logged.
+    pub fn slow_request(&self) -> Duration {
+        // etcd has no way to say "always".
+        if self.warning_unary_request_duration.is_zero() {
+            return SLOW_REQUEST_DEFAULT;
+        }
+        self.warning_unary_request_duration
     }
 
     /// Whether latency histograms per RPC are wanted.

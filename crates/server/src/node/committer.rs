@@ -20,14 +20,11 @@ use super::engine::Engine;
 use super::peering::Durable;
 use super::pipe::{Flush, Work};
 use super::queue::{Job, Wait};
-use super::{CommandResult, NodeError};
+use super::{CommandResult, NodeError, slow};
 use crate::storage::Group;
 
 /// After this many commands readers get a chance to take the lock.
 const COMMANDS_PER_LOCK: usize = 64;
-
-/// How many changes one slice of a sweep drops.
-const SWEEP_SLICE: usize = 512;
 
 /// After this many records the committer sweeps even without a compaction: ended leases and alarms leave dead records.
 const RECORDS_PER_SWEEP: usize = 4096;
@@ -35,6 +32,22 @@ const RECORDS_PER_SWEEP: usize = 4096;
 /// How long a group works on inputs of peers before its answers leave. A merge may take milliseconds, and clients wait
 /// for no more than this. With less, many busy clients would leave too little time for peers.
 const PEERS_PER_GROUP: Duration = Duration::from_millis(20);
+
+/// How fast a sweep drops what a compaction hid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SweepPace {
+    /// About how many changes one slice drops.
+    pub batch: usize,
+    /// Pause between two slices.
+    pub pause: Duration,
+}
+
+impl Default for SweepPace {
+    /// etcd's.
+    fn default() -> Self {
+        Self { batch: 1000, pause: Duration::from_millis(10) }
+    }
+}
 
 /// See the module.
 pub(crate) struct Committer {
@@ -48,6 +61,9 @@ pub(crate) struct Committer {
     /// The group with the last compaction. Sweeping waits until it is durable.
     sweep_after: u64,
     sweeping: bool,
+    pace: SweepPace,
+    /// When the next slice of a sweep may begin.
+    next_slice: Instant,
     records_since_sweep: usize,
     /// Physical compactions, answered when the sweep is done and on disk.
     physical: Vec<Answer>,
@@ -116,7 +132,7 @@ impl Applied {
 }
 
 impl Committer {
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, pace: SweepPace) -> Self {
         Self {
             engine,
             acks: None,
@@ -125,6 +141,8 @@ impl Committer {
             sweep_after: 0,
             // Records that died before the last stop may still be on disk.
             sweeping: true,
+            pace,
+            next_slice: Instant::now(),
             records_since_sweep: 0,
             physical: Vec::new(),
         }
@@ -137,12 +155,14 @@ impl Committer {
         let mut deadline = self.engine.replica.read().next_tick_ms();
         loop {
             deadline = deadline.into_iter().chain(self.acks.as_ref().map(WaitingAcks::due_ms)).min();
-            let wait = match deadline {
-                _ if self.may_sweep() || !self.backlog.is_empty() => Wait::No,
-                Some(deadline_ms) if self.engine.is_writable() && !self.engine.is_paused() => {
-                    Wait::Until(self.engine.started + Duration::from_millis(deadline_ms))
-                }
-                _ => Wait::Forever,
+            let tick = deadline
+                .filter(|_| self.engine.is_writable() && !self.engine.is_paused())
+                .map(|deadline_ms| self.engine.started + Duration::from_millis(deadline_ms));
+            let slice = self.may_sweep().then_some(self.next_slice);
+            let wait = match tick.into_iter().chain(slice).min() {
+                _ if slice.is_some_and(|slice| slice <= Instant::now()) || !self.backlog.is_empty() => Wait::No,
+                Some(wake) => Wait::Until(wake),
+                None => Wait::Forever,
             };
             if !self.engine.queue.take(&mut group, wait) {
                 break;
@@ -168,7 +188,7 @@ impl Committer {
             if !group.is_empty() || !self.backlog.is_empty() || deadline.is_some_and(|deadline| deadline <= now_ms) {
                 deadline = self.commit(&mut group);
             }
-            if self.may_sweep() {
+            if self.may_sweep() && self.next_slice <= Instant::now() {
                 self.sweep();
             }
         }
@@ -351,7 +371,10 @@ impl Committer {
             _ => (false, false),
         };
         let compacted_before = replica.compacted();
+        let (kind, since) = (slow::kind(&command), Instant::now());
         let effects = replica.handle(self.engine.now(), Input::Client(command));
+        let refusal = effects.reply.as_ref().and_then(|reply| reply.as_ref().err());
+        self.engine.note_applied(since, "", || slow::write(kind, &effects.commits), refusal);
         let Some(result) = applied.take(effects) else { return };
         match &result {
             Ok(Reply::LeaseGrant { ttl, .. }) => self.engine.metrics.lease_granted(*ttl),
@@ -386,8 +409,9 @@ impl Committer {
     }
 
     fn sweep(&mut self) {
-        let sweep = self.engine.replica.write().sweep(SWEEP_SLICE);
+        let sweep = self.engine.replica.write().sweep(self.pace.batch);
         self.sweeping = !sweep.done;
+        self.next_slice = Instant::now() + self.pace.pause;
         let waiting = if sweep.done { std::mem::take(&mut self.physical) } else { Vec::new() };
         if sweep.dead.is_empty() && waiting.is_empty() {
             return;

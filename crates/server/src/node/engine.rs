@@ -72,6 +72,8 @@ pub(crate) struct Engine {
     pub(super) identity: Identity,
     pub(super) quota: Option<u64>,
     pub(super) progress_interval: Duration,
+    /// Applying a request for longer than this is logged.
+    pub(super) slow_apply: Duration,
     pub(super) started: Instant,
     pub(super) metrics: Arc<Metrics>,
     pub(super) threads: Mutex<Threads>,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::engine::{Engine, Threads};
 use super::pipe::Work;
 use super::state::SIZE_MIN;
-use super::{HashKv, NodeError, NodeState, Status, hub};
+use super::{HashKv, NodeError, NodeState, Status, hub, slow};
 
 /// How often a shutdown checks whether the disk still answers, while a thread runs.
 const ENDED_EVERY: Duration = Duration::from_secs(1);
@@ -56,6 +56,7 @@ impl Handle {
         drop(replica);
         self.engine.metrics.done(&Tally::range());
         self.engine.metrics.range(since.elapsed(), reply.is_ok());
+        self.engine.note_applied(since, "read-only range ", || slow::range(&op.range), reply.as_ref().err());
         Ok(reply?)
     }
 
@@ -64,10 +65,12 @@ impl Handle {
     /// # Errors
     /// As [`Self::range`].
     pub fn read_txn(&self, txn: &Txn) -> Result<TxnReply, NodeError> {
+        let since = Instant::now();
         let as_of = self.engine.durable_revision();
         let mut tally = Tally::default();
         let reply = self.engine.replica.read().read_txn(txn, as_of, &mut tally);
         self.engine.metrics.done(&tally);
+        self.engine.note_applied(since, "read-only txn ", || slow::read_txn(txn), reply.as_ref().err());
         Ok(reply?)
     }
 

@@ -13,6 +13,7 @@
 
 use eddy_crdt::Reply;
 
+pub use self::committer::SweepPace;
 pub use self::error::{NodeError, StartError};
 pub use self::handle::{Handle, REQUEST_TIMEOUT};
 pub use self::start::{Options, PROGRESS_INTERVAL_DEFAULT, PROGRESS_INTERVAL_MIN, QUOTA_DEFAULT, load, start};
@@ -40,6 +41,7 @@ pub mod observe;
 pub mod peering;
 mod pipe;
 mod queue;
+mod slow;
 mod start;
 mod state;
 mod storage_thread;

@@ -26,6 +26,11 @@ impl Metrics {
         self.put_size.add(i64::try_from(tally.put_bytes).unwrap_or(i64::MAX));
     }
 
+    /// A request took long to apply.
+    pub(super) fn applied_slowly(&self) {
+        self.slow_apply.inc();
+    }
+
     /// A range was answered or refused after this long.
     pub(super) fn range(&self, took: Duration, answered: bool) {
         self.range_duration[usize::from(answered)].observe(took.as_secs_f64());

@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as latest;
 
 use super::admission::Admission;
-use super::committer::Committer;
+use super::committer::{Committer, SweepPace};
 use super::engine::{AppendingSince, Engine, Threads};
 use super::hashes::Hashes;
 use super::hub::Hub;
@@ -34,6 +34,9 @@ pub const PROGRESS_INTERVAL_DEFAULT: Duration = Duration::from_secs(600);
 /// The shortest interval of progress notifications, as in etcd.
 pub const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
+/// Applying a request for longer than this is logged, when no other duration is given.
+const SLOW_APPLY_DEFAULT: Duration = Duration::from_millis(100);
+
 /// What a node is started with.
 pub struct Options {
     /// The replica's identity if its journal is new; later starts take the journal's.
@@ -46,6 +49,10 @@ pub struct Options {
     pub quota: Option<u64>,
     /// How often watchers that ask for it are told that nothing happened.
     pub progress_interval: Duration,
+    /// Applying a request for longer than this is logged.
+    pub slow_apply: Duration,
+    /// How fast a sweep drops what a compaction hid.
+    pub sweep: SweepPace,
     /// Where the node counts what it does.
     pub metrics: Arc<Metrics>,
 }
@@ -59,6 +66,8 @@ impl Options {
             place,
             quota: Some(QUOTA_DEFAULT),
             progress_interval: PROGRESS_INTERVAL_DEFAULT,
+            slow_apply: SLOW_APPLY_DEFAULT,
+            sweep: SweepPace::default(),
             metrics,
         }
     }
@@ -155,6 +164,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         identity: replica.identity(),
         quota: options.quota,
         progress_interval: options.progress_interval.max(PROGRESS_INTERVAL_MIN),
+        slow_apply: options.slow_apply,
         started,
         metrics: options.metrics,
         replica: RwLock::new(replica),
@@ -162,7 +172,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         runtime: tokio::runtime::Handle::try_current().ok(),
     });
     let storage = StorageThread::new(Arc::clone(&engine), journal);
-    let committer = Committer::new(Arc::clone(&engine));
+    let committer = Committer::new(Arc::clone(&engine), options.sweep);
     // No message is ever sent: the channel closes when both threads have dropped their ends.
     let (alive, ended) = mpsc::sync_channel::<()>(0);
     let also_alive = alive.clone();

@@ -88,3 +88,47 @@ async fn a_silent_client_is_pinged_and_then_closed() -> Result<()> {
     ensure!(pings == 1 && began.elapsed() >= Duration::from_millis(1900), "{pings} pings in {:?}", began.elapsed());
     Ok(())
 }
+
+#[tokio::test]
+async fn slow_requests_are_logged_from_the_given_duration_on() -> Result<()> {
+    const APPLIED: &str = "apply request took too long";
+    const SERVED: &str = "request stats";
+    let dir = tempfile::tempdir()?;
+    let flags = ["--warning-apply-duration=1h", "--warning-unary-request-duration=1h"];
+    let (server, client) = started(&dir, &flags).await?;
+    client.put("key", b"value").await?;
+    ensure!(!server.log().contains(APPLIED) && !server.log().contains(SERVED), "{}", server.log());
+
+    let dir = tempfile::tempdir()?;
+    let flags = ["--warning-apply-duration=1ns", "--warning-unary-request-duration=1ns"];
+    let (server, client) = started(&dir, &flags).await?;
+    client.put("key", b"secret").await?;
+    client.get("key").await?;
+    let log = server.log();
+    let lines = |text: &str, part: &str| log.lines().any(|line| line.contains(text) && line.contains(part));
+    ensure!(lines(APPLIED, "put") && lines(APPLIED, "read-only range "), "{log}");
+    ensure!(lines(SERVED, "/etcdserverpb.KV/Put") && lines(SERVED, "/etcdserverpb.KV/Range"), "{log}");
+    ensure!(!log.contains("secret"), "values are in the log");
+    let metrics = server.get("/metrics").await?;
+    let counted = metrics.lines().find_map(|line| line.strip_prefix("etcd_server_slow_apply_total "));
+    ensure!(counted.is_some_and(|count| count != "0"), "{counted:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_compaction_drops_a_batch_and_pauses() -> Result<()> {
+    const REVISIONS: i64 = 200;
+    let dir = tempfile::tempdir()?;
+    let flags = ["--compaction-batch-limit=10", "--compaction-sleep-interval=50ms", "--unsafe-no-fsync"];
+    let (server, client) = started(&dir, &flags).await?;
+    let mut revision = 0;
+    for n in 0..REVISIONS {
+        revision = client.put("key", n.to_string().as_bytes()).await?;
+    }
+    let began = Instant::now();
+    client.compact(revision).await?;
+    let took = began.elapsed();
+    ensure!(took >= Duration::from_millis(50) * 18, "200 revisions, 10 at a time with 50 ms between, took {took:?}");
+    drop(server);
+    Ok(())
+}
