@@ -37,8 +37,8 @@ pub enum Notice {
     UnknownVariable(String),
     /// All other flags and variables are ignored in favour of this file.
     UsedFile(PathBuf),
-    /// Flags that were given and do nothing.
-    NoEffect(Vec<&'static str>),
+    /// A flag that was given and does nothing, and why.
+    NoEffect(&'static str, &'static str),
     /// Deprecated in etcd; the text is its.
     Deprecated(&'static str),
 }
@@ -141,10 +141,7 @@ where
             notices.push(Notice::Deprecated(text));
         }
     }
-    let idle = config.flags_without_effect();
-    if !idle.is_empty() {
-        notices.push(Notice::NoEffect(idle));
-    }
+    notices.extend(config.flags_without_effect().map(|(flag, reason)| Notice::NoEffect(flag, reason)));
     Ok(Action::Serve(Box::new(Invocation { config, notices })))
 }
 
@@ -229,15 +226,18 @@ pub fn help() -> String {
          name in capitals, with _ for -; for those under Replication, which etcd does not have, EDDY_.\n\n  --version\n      Print versions and stop.\n  --help, -h\n      Print this and stop.\n",
     );
     let mut section = "";
-    for flag in FLAGS.iter().filter(|flag| flag.effect != Effect::Ignored) {
+    for flag in FLAGS.iter().filter(|flag| flag.is_listed()) {
         if flag.section != section {
             section = flag.section;
             text.push_str(&format!("\n{section}:\n"));
         }
         text.push_str(&format!("  --{} '{}'\n", flag.name, flag.default));
-        if !flag.help.is_empty() {
-            text.push_str(&format!("      {}\n", flag.help));
-        }
+        let help = match flag.effect {
+            Effect::Works => flag.help.to_owned(),
+            Effect::Warns(reason) => format!("No effect: {reason}."),
+            Effect::Refused(instead) => format!("Refused: {instead}."),
+        };
+        text.push_str(&format!("      {help}\n"));
     }
     text
 }

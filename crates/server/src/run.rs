@@ -300,10 +300,7 @@ fn announce(config: &Config, notices: &[Notice]) {
                 "loaded server configuration, other configuration command line flags and environment variables will be ignored if provided"
             ),
             Notice::Deprecated(text) => tracing::warn!("{text}"),
-            Notice::NoEffect(flags) => tracing::warn!(
-                flags = flags.join(","),
-                "these flags steer raft, bbolt or the Go runtime and have no effect in eddy"
-            ),
+            Notice::NoEffect(flag, reason) => tracing::warn!(flag, "--{flag} has no effect: {reason}"),
         }
     }
     if config.listen_client_http_urls.is_empty() {

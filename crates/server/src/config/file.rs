@@ -123,11 +123,12 @@ fn security(tls: &mut TlsFiles, section: &str, value: &Value) -> Result<(), File
 
 fn socket_options(config: &mut Config, value: &Value) -> Result<(), FileError> {
     let Value::Mapping(entries) = value else { return Ok(()) };
-    for (key, target) in
-        [("reuse-port", &mut config.socket_reuse_port), ("reuse-address", &mut config.socket_reuse_address)]
-    {
-        if let Some(value) = entries.get(key) {
-            *target = value.as_bool().ok_or_else(|| FileError::Section(format!("socket-options.{key}")))?;
+    for name in ["reuse-port", "reuse-address"] {
+        if let Some(value) = entries.get(name) {
+            let wrong = || FileError::Section(format!("socket-options.{name}"));
+            let on = value.as_bool().ok_or_else(wrong)?;
+            let flag = Flag::by_name(&format!("socket-{name}")).ok_or_else(wrong)?;
+            flag.set(config, &on.to_string()).map_err(|_| wrong())?;
         }
     }
     Ok(())

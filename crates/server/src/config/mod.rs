@@ -142,18 +142,12 @@ pub struct Config {
     pub grpc_keepalive_timeout: Duration,
     /// Whether to set SO_REUSEPORT.
     pub socket_reuse_port: bool,
-    /// Whether to set SO_REUSEADDR.
-    pub socket_reuse_address: bool,
     /// Log lines.
     pub log: LogConfig,
     /// `basic`, or `extensive` for latency histograms per RPC.
     pub metrics: String,
-    /// Whether `/debug/pprof/` was asked for (there is no Go runtime to profile: accepted, without effect).
-    pub enable_pprof: bool,
     /// Acknowledge writes before they are on disk.
     pub unsafe_no_fsync: bool,
-    /// Start a new one-member cluster from existing data.
-    pub force_new_cluster: bool,
     /// Interval of progress notifications on idle watches that asked for them; zero for the default of 10 minutes.
     pub watch_progress_notify_interval: Duration,
     /// Applying a request for longer than this logs a warning.
@@ -164,16 +158,8 @@ pub struct Config {
     pub compaction_batch_limit: i64,
     /// Pause between two steps of a compaction; zero for the default of 10 ms.
     pub compaction_sleep_interval: Duration,
-    /// Token type and options of authentication.
-    pub auth_token: String,
-    /// Cost of password hashes.
-    pub bcrypt_cost: u64,
-    /// Lifetime of a token, seconds.
-    pub auth_token_ttl: u64,
     /// Most members that do not vote.
     pub max_learners: i64,
-    /// Refuse membership changes that look dangerous.
-    pub strict_reconfig_check: bool,
     /// Feature gates by name.
     pub feature_gates: BTreeMap<String, bool>,
     /// The longest that an entry waits to be batched with others before it is sent to peers.
@@ -184,9 +170,11 @@ pub struct Config {
     pub raft: RaftFlags,
     /// Names of the flags that were given, on any way.
     pub explicit: BTreeSet<String>,
+    /// Those of them that keep the process from starting.
+    pub refused: BTreeSet<&'static str>,
 }
 
-/// Flags that mean nothing without raft, kept because etcd's validation reads them.
+/// Flags that do nothing, kept because etcd's validation reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaftFlags {
     /// `--heartbeat-interval`, milliseconds.
@@ -195,14 +183,6 @@ pub struct RaftFlags {
     pub election_timeout_ms: u64,
     /// `--compact-hash-check-time`.
     pub compact_hash_check_time: Duration,
-    /// `--discovery-endpoints`.
-    pub discovery_endpoints: Vec<String>,
-    /// `--discovery-token`.
-    pub discovery_token: String,
-    /// `--discovery-srv`.
-    pub discovery_srv: String,
-    /// `--discovery-srv-name`.
-    pub discovery_srv_name: String,
     /// `--discovery-fallback`.
     pub discovery_fallback: String,
 }
@@ -240,7 +220,6 @@ impl Default for Config {
             grpc_keepalive_interval: Duration::from_secs(2 * 3600),
             grpc_keepalive_timeout: Duration::from_secs(20),
             socket_reuse_port: false,
-            socket_reuse_address: false,
             log: LogConfig {
                 level: "info".to_owned(),
                 format: "json".to_owned(),
@@ -248,19 +227,13 @@ impl Default for Config {
                 logger: "zap".to_owned(),
             },
             metrics: "basic".to_owned(),
-            enable_pprof: false,
             unsafe_no_fsync: false,
-            force_new_cluster: false,
             watch_progress_notify_interval: Duration::ZERO,
             warning_apply_duration: Duration::from_millis(100),
             warning_unary_request_duration: SLOW_REQUEST_DEFAULT,
             compaction_batch_limit: 0,
             compaction_sleep_interval: Duration::ZERO,
-            auth_token: "simple".to_owned(),
-            bcrypt_cost: 10,
-            auth_token_ttl: 300,
             max_learners: 1,
-            strict_reconfig_check: true,
             feature_gates: gates::defaults(),
             sync_interval: Duration::from_millis(5),
             join_timeout: Duration::from_secs(30),
@@ -268,13 +241,10 @@ impl Default for Config {
                 heartbeat_interval_ms: 100,
                 election_timeout_ms: 1000,
                 compact_hash_check_time: Duration::from_secs(60),
-                discovery_endpoints: Vec::new(),
-                discovery_token: String::new(),
-                discovery_srv: String::new(),
-                discovery_srv_name: String::new(),
                 discovery_fallback: "exit".to_owned(),
             },
             explicit: BTreeSet::new(),
+            refused: BTreeSet::new(),
         }
     }
 }

@@ -24,16 +24,10 @@ pub enum ConfigError {
     AdvertiseClient { urls: String, source: UrlError },
     #[error("--advertise-client-urls is required when --listen-client-urls is set explicitly")]
     AdvertiseClientMissing,
-    #[error(
-        "multiple discovery or bootstrap flags are set. Choose one of \"initial-cluster\", \"discovery-endpoints\" or \"discovery-srv\""
-    )]
-    ConflictingBootstrap,
-    #[error("both --discovery-token and --discovery-endpoints must be set")]
-    DiscoveryToken,
     #[error("v2 proxy is deprecated, and --discovery-fallback can't be configured as \"proxy\"")]
     DiscoveryFallback,
-    #[error("eddy has no discovery service: name the members with --initial-cluster instead of --{0}")]
-    Discovery(&'static str),
+    #[error("eddy does not take --{flag}: {instead}")]
+    Refused { flag: &'static str, instead: &'static str },
     #[error("--heartbeat-interval must be >0 (set to 0ms)")]
     Heartbeat,
     #[error("--election-timeout must be >0 (set to 0ms)")]
@@ -94,12 +88,7 @@ impl Config {
         if self.was_given("listen-client-urls") && !self.was_given("advertise-client-urls") && !self.is_from_file() {
             self.advertise_client_urls.clear();
         }
-        let discovers = !self.raft.discovery_srv.is_empty()
-            || !self.raft.discovery_srv_name.is_empty()
-            || !self.raft.discovery_endpoints.is_empty();
-        if discovers && !self.was_given("initial-cluster") {
-            self.initial_cluster.clear();
-        }
+        self.check_refused()?;
         self.check_log()?;
         self.check_urls()?;
         self.check_bootstrap_flags()?;
@@ -121,6 +110,15 @@ impl Config {
 
     fn is_from_file(&self) -> bool {
         self.was_given("config-file")
+    }
+
+    fn check_refused(&self) -> Result<(), ConfigError> {
+        for flag in FLAGS.iter().filter(|flag| self.refused.contains(flag.name)) {
+            if let Effect::Refused(instead) = flag.effect {
+                return Err(ConfigError::Refused { flag: flag.name, instead });
+            }
+        }
+        Ok(())
     }
 
     fn check_log(&self) -> Result<(), ConfigError> {
@@ -171,23 +169,6 @@ impl Config {
         }
         if !matches!(self.initial_cluster_state.as_str(), "new" | "existing") {
             return Err(ConfigError::ClusterState(self.initial_cluster_state.clone()));
-        }
-        let given = [
-            !self.initial_cluster.is_empty(),
-            !self.raft.discovery_srv.is_empty(),
-            !self.raft.discovery_endpoints.is_empty(),
-        ];
-        if given.iter().filter(|set| **set).count() > 1 {
-            return Err(ConfigError::ConflictingBootstrap);
-        }
-        if self.raft.discovery_token.is_empty() != self.raft.discovery_endpoints.is_empty() {
-            return Err(ConfigError::DiscoveryToken);
-        }
-        if !self.raft.discovery_srv.is_empty() {
-            return Err(ConfigError::Discovery("discovery-srv"));
-        }
-        if !self.raft.discovery_endpoints.is_empty() {
-            return Err(ConfigError::Discovery("discovery-endpoints"));
         }
         Ok(())
     }
@@ -338,13 +319,12 @@ impl Config {
         Ok(())
     }
 
-    /// The flags that were given and do nothing here, for one warning line.
-    pub fn flags_without_effect(&self) -> Vec<&'static str> {
-        FLAGS
-            .iter()
-            .filter(|flag| flag.effect == Effect::None && self.explicit.contains(flag.name))
-            .map(|flag| flag.name)
-            .collect()
+    /// The flags that were given and do nothing here, each with the reason.
+    pub fn flags_without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+        FLAGS.iter().filter(|flag| self.was_given(flag.name)).filter_map(|flag| match flag.effect {
+            Effect::Warns(reason) => Some((flag.name, reason)),
+            Effect::Works | Effect::Refused(_) => None,
+        })
     }
 
     /// Folder of a generated certificate: `fixtures/client` or `fixtures/peer` in the data dir.

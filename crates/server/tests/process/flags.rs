@@ -152,7 +152,9 @@ fn flags_that_contradict_each_other_are_refused_in_etcds_words() {
     refused(&["--log-outputs=default,stdout"], expect![[r#"multi logoutput for "default" is not supported yet"#]]);
     refused(
         &["--discovery-srv=example.com"],
-        expect!["eddy has no discovery service: name the members with --initial-cluster instead of --discovery-srv"],
+        expect![
+            "eddy does not take --discovery-srv: name the members with --initial-cluster, since eddy has no discovery service"
+        ],
     );
     refused(
         &["--feature-gates=LeaseCheckpointPersist=true"],
@@ -206,6 +208,8 @@ fn what_follows_from_other_flags_follows() {
     }
 }
 
+const FILES: &str = "eddy has no write-ahead log and no snapshot files beside its data";
+
 #[test]
 fn variables_set_flags_and_unknown_ones_are_only_noted() {
     let env = [("ETCD_MAX_TXN_OPS", "9"), ("ETCD_COLOUR", "red"), ("PATH", "/"), ("ETCD_NAME", "")];
@@ -218,7 +222,9 @@ fn variables_set_flags_and_unknown_ones_are_only_noted() {
             Notice::UsedVariable("ETCD_MAX_TXN_OPS".into(), "9".into()),
             Notice::UnknownVariable("ETCD_NAME".into()),
             Notice::Deprecated("--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8."),
-            Notice::NoEffect(vec!["wal-dir", "snapshot-count", "max-snapshots"]),
+            Notice::NoEffect("wal-dir", "eddy keeps everything in --data-dir"),
+            Notice::NoEffect("snapshot-count", FILES),
+            Notice::NoEffect("max-snapshots", FILES),
         ]
     );
     let shadowed = parse(&["--max-txn-ops=1"], &env).unwrap_err();
@@ -289,7 +295,8 @@ fn the_configuration_file_is_etcds() {
     assert_eq!(config.cipher_suites.len(), 2);
     assert_eq!(config.log.level, "debug");
     assert_eq!(config.log.outputs, ["stderr"]);
-    assert!(!config.strict_reconfig_check);
+    let idle: Vec<_> = config.flags_without_effect().map(|(flag, _)| flag).collect();
+    assert_eq!(idle, ["strict-reconfig-check", "enable-pprof", "snapshot-count", "heartbeat-interval"]);
     assert_eq!(config.cors, ["*"]);
     assert_eq!(config.watch_progress_notify_interval, Duration::from_secs(600));
 

@@ -1,5 +1,6 @@
 //! The process around the replica: flags, TLS, connections, signals.
 
+mod classes;
 mod connections;
 mod flags;
 mod lifecycle;

@@ -1,4 +1,4 @@
-//! Flags of etcd's that must do what they say.
+//! Flags of etcd's that must do what they say, or say that they do not.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::client::Client;
 use crate::eddy;
 use crate::raw::{ACK, END_HEADERS, GOAWAY, HEADERS, PING, frame, grpc_headers, http2};
-use crate::support::Server;
+use crate::support::{Server, free_ports};
 
 /// Between two pings.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -130,5 +130,28 @@ async fn a_compaction_drops_a_batch_and_pauses() -> Result<()> {
     let took = began.elapsed();
     ensure!(took >= Duration::from_millis(50) * 18, "200 revisions, 10 at a time with 50 ms between, took {took:?}");
     drop(server);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_flag_that_does_nothing_is_named_with_the_reason() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (server, _) = started(&dir, &["--strict-reconfig-check=false", "--force-new-cluster=false"]).await?;
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("strict-reconfig-check")).context("no line")?;
+    ensure!(line.contains("\"level\":\"warn\"") && line.contains("has no effect: eddy has no quorum"), "{line}");
+    ensure!(!log.contains("force-new-cluster"), "{log}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_would_be_dangerous_to_ignore_is_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let mut server = Server::spawn_on(&eddy(), &data, free_ports()?, &["--force-new-cluster"])?;
+    let ended = server.ended(Duration::from_secs(30)).await?;
+    ensure!(ended.code() == Some(1), "{ended}");
+    ensure!(server.log().contains("etcdctl member remove"), "{}", server.log());
+    ensure!(!data.exists(), "it began to work");
     Ok(())
 }

@@ -9,15 +9,15 @@ use super::{Config, TlsFiles};
 
 pub use table::FLAGS;
 
-/// What giving a flag does.
+/// What giving a flag does. Every flag of etcd is in exactly one of these classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// What its help says.
-    Honoured,
-    /// Nothing: it steers raft, bbolt or the Go runtime, which eddy does not have.
-    None,
-    /// Nothing, and it is not even listed: etcd ignores it too.
-    Ignored,
+    Works,
+    /// Nothing, for this reason. A line at start names the flag and the reason.
+    Warns(&'static str),
+    /// The process does not start, unless the value is the default. The text says what to do instead.
+    Refused(&'static str),
 }
 
 /// How a flag's value is written.
@@ -43,7 +43,7 @@ pub struct Flag {
     pub help: &'static str,
     /// How the value is written.
     pub kind: Kind,
-    /// What it does.
+    /// What giving it does.
     pub effect: Effect,
     /// Whether it is a top-level key of the configuration file.
     pub in_file: bool,
@@ -62,6 +62,11 @@ impl Flag {
         format!("{owner}_{}", self.name.to_ascii_uppercase().replace('-', "_"))
     }
 
+    /// Whether the help shows it. etcd takes some flags of old releases and does not list them.
+    pub fn is_listed(&self) -> bool {
+        self.section != table::REMOVED
+    }
+
     /// Gives the flag a value, and notes that it was given.
     ///
     /// # Errors
@@ -69,7 +74,17 @@ impl Flag {
     pub fn set(&self, config: &mut Config, value: &str) -> Result<(), ValueError> {
         (self.set)(config, value)?;
         config.explicit.insert(self.name.to_owned());
+        if matches!(self.effect, Effect::Refused(_)) && !self.is_default(value)? {
+            config.refused.insert(self.name);
+        }
         Ok(())
+    }
+
+    fn is_default(&self, value: &str) -> Result<bool, ValueError> {
+        Ok(match self.kind {
+            Kind::Bool => parse_bool(value)? == parse_bool(self.default)?,
+            Kind::Duration | Kind::Text => value == self.default,
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::config::{Config, gates};
 type Set = fn(&mut Config, &str) -> Result<(), ValueError>;
 
 const fn text(section: &'static str, name: &'static str, default: &'static str, help: &'static str, set: Set) -> Flag {
-    Flag { name, section, default, help, kind: Kind::Text, effect: Effect::Honoured, in_file: true, set }
+    Flag { name, section, default, help, kind: Kind::Text, effect: Effect::Works, in_file: true, set }
 }
 
 const fn boolean(
@@ -38,8 +38,14 @@ impl Flag {
         Flag { in_file: false, ..self }
     }
 
-    const fn no_effect(self) -> Flag {
-        Flag { effect: Effect::None, ..self }
+    /// Does nothing, for this reason.
+    const fn warns(self, reason: &'static str) -> Flag {
+        Flag { effect: Effect::Warns(reason), ..self }
+    }
+
+    /// Keeps the process from starting, and tells this.
+    const fn refused(self, instead: &'static str) -> Flag {
+        Flag { effect: Effect::Refused(instead), ..self }
     }
 }
 
@@ -123,12 +129,29 @@ const MEMBER: &str = "Member";
 const CLUSTERING: &str = "Clustering";
 pub(super) const REPLICATION: &str = "Replication (eddy's own)";
 const SECURITY: &str = "Security";
-const AUTH: &str = "Auth";
 const MONITORING: &str = "Profiling and monitoring";
 const LOGGING: &str = "Logging";
 const FEATURES: &str = "Features";
 const UNSAFE: &str = "Unsafe";
-const NO_EFFECT: &str = "Accepted without effect (raft, bbolt, Go)";
+const NO_EFFECT: &str = "Taken without effect (a line at start says why)";
+const REFUSED: &str = "Refused";
+pub(super) const REMOVED: &str = "Removed from etcd";
+
+// Why flags do nothing.
+const NO_RAFT: &str = "eddy has no raft: no replica waits for another";
+const NO_WAL: &str = "eddy has no write-ahead log and no snapshot files beside its data";
+const NO_BBOLT: &str = "eddy does not keep its data in bbolt";
+const NO_AUTH: &str = "eddy has no users and roles: let TLS certificates decide who may connect";
+const NO_ROTATION: &str = "eddy does not rotate log files: let logrotate do it, with copytruncate";
+const NO_TRACING: &str = "eddy sends no traces";
+const NO_DISCOVERY: &str = "eddy has no discovery service";
+const ALWAYS_COMPARED: &str = "eddy's replicas compare their states all the time";
+const NOT_A_CLIENT: &str = "eddy is no client of its own client URLs";
+const OLD: &str = "etcd ignores this flag of an old release too";
+// What to do instead.
+const NAME_THE_MEMBERS: &str = "name the members with --initial-cluster, since eddy has no discovery service";
+const REMOVE_THE_MEMBERS: &str = "a member serves without the others: start it without this flag, then remove each lost \
+     member with `etcdctl member remove`";
 
 /// All of them, in the order of the help text.
 pub static FLAGS: &[Flag] = &[
@@ -173,9 +196,13 @@ pub static FLAGS: &[Flag] = &[
         "Most streams that a client can have open on one connection.",
         streams,
     ),
-    duration(MEMBER, "grpc-keepalive-min-time", "5s", "Shortest interval at which clients may ping.", |c, v| {
-        to_duration(&mut c.grpc_keepalive_min_time, v)
-    }),
+    duration(
+        MEMBER,
+        "grpc-keepalive-min-time",
+        "5s",
+        "Shortest interval at which clients may ping (0 is 5m).",
+        |c, v| to_duration(&mut c.grpc_keepalive_min_time, v),
+    ),
     duration(MEMBER, "grpc-keepalive-interval", "2h", "Interval at which clients are pinged (0 is never).", |c, v| {
         to_duration(&mut c.grpc_keepalive_interval, v)
     }),
@@ -190,11 +217,6 @@ pub static FLAGS: &[Flag] = &[
         to_bool(&mut c.socket_reuse_port, v)
     })
     .flag_only(),
-    boolean(MEMBER, "socket-reuse-address", "false", "Set SO_REUSEADDR on listeners.", |c, v| {
-        to_bool(&mut c.socket_reuse_address, v)
-    })
-    .flag_only(),
-    text(MEMBER, "feature-gates", "", "Feature gates as Name=bool,...", |c, v| gates::apply(&mut c.feature_gates, v)),
     text(
         CLUSTERING,
         "initial-advertise-peer-urls",
@@ -222,9 +244,6 @@ pub static FLAGS: &[Flag] = &[
         "This member's client URLs, as clients see them.",
         |c, v| urls(&mut c.advertise_client_urls, v),
     ),
-    boolean(CLUSTERING, "strict-reconfig-check", "true", "Refuse membership changes that look dangerous.", |c, v| {
-        to_bool(&mut c.strict_reconfig_check, v)
-    }),
     text(
         CLUSTERING,
         "auto-compaction-retention",
@@ -254,14 +273,6 @@ pub static FLAGS: &[Flag] = &[
     text(SECURITY, "key-file", "", "Key of --cert-file.", |c, v| to_path(&mut c.client_tls.key_file, v)).flag_only(),
     boolean(SECURITY, "client-cert-auth", "false", "Clients must show a certificate.", |c, v| {
         to_bool(&mut c.client_tls.client_cert_auth, v)
-    })
-    .flag_only(),
-    text(SECURITY, "client-cert-file", "", "Certificate shown when eddy itself is the client.", |c, v| {
-        to_path(&mut c.client_tls.client_cert_file, v)
-    })
-    .flag_only(),
-    text(SECURITY, "client-key-file", "", "Key of --client-cert-file.", |c, v| {
-        to_path(&mut c.client_tls.client_key_file, v)
     })
     .flag_only(),
     text(SECURITY, "client-crl-file", "", "Revoked client certificates.", |c, v| {
@@ -347,14 +358,6 @@ pub static FLAGS: &[Flag] = &[
         c.host_whitelist = parse_set(v);
         Ok(())
     }),
-    text(AUTH, "auth-token", "simple", "Token type and options ('simple' or 'jwt').", |c, v| {
-        to_text(&mut c.auth_token, v)
-    }),
-    text(AUTH, "bcrypt-cost", "10", "Cost of password hashes.", |c, v| to_u64(&mut c.bcrypt_cost, v)),
-    text(AUTH, "auth-token-ttl", "300", "Lifetime of a token, seconds.", |c, v| to_u64(&mut c.auth_token_ttl, v)),
-    boolean(MONITORING, "enable-pprof", "false", "Accepted; there is no Go runtime to profile.", |c, v| {
-        to_bool(&mut c.enable_pprof, v)
-    }),
     text(MONITORING, "metrics", "basic", "'extensive' adds latency histograms per RPC.", |c, v| {
         to_text(&mut c.metrics, v)
     }),
@@ -374,7 +377,7 @@ pub static FLAGS: &[Flag] = &[
         LOGGING,
         "warning-unary-request-duration",
         "300ms",
-        "A unary request taking longer than this logs a warning.",
+        "A unary request taking longer than this logs a warning (0 is 300ms).",
         |c, v| to_duration(&mut c.warning_unary_request_duration, v),
     ),
     duration(
@@ -391,92 +394,105 @@ pub static FLAGS: &[Flag] = &[
         "Interval of progress notifications on idle watches.",
         |c, v| to_duration(&mut c.watch_progress_notify_interval, v),
     ),
-    text(FEATURES, "compaction-batch-limit", "1000", "Most revisions removed in one step of a compaction.", |c, v| {
-        to_i64(&mut c.compaction_batch_limit, v)
-    }),
-    duration(FEATURES, "compaction-sleep-interval", "10ms", "Pause between two steps of a compaction.", |c, v| {
+    text(
+        FEATURES,
+        "compaction-batch-limit",
+        "1000",
+        "Revisions that a compaction drops at a time (0 is 1000).",
+        |c, v| to_i64(&mut c.compaction_batch_limit, v),
+    ),
+    duration(FEATURES, "compaction-sleep-interval", "10ms", "Pause after each such batch (0 is 10ms).", |c, v| {
         to_duration(&mut c.compaction_sleep_interval, v)
     }),
     text(FEATURES, "max-learners", "1", "Most members that do not vote.", |c, v| to_i64(&mut c.max_learners, v)),
     boolean(UNSAFE, "unsafe-no-fsync", "false", "Acknowledge writes before they are on disk.", |c, v| {
         to_bool(&mut c.unsafe_no_fsync, v)
     }),
-    boolean(UNSAFE, "force-new-cluster", "false", "Start a new one-member cluster from existing data.", |c, v| {
-        to_bool(&mut c.force_new_cluster, v)
-    }),
-    text(NO_EFFECT, "wal-dir", "", "", drop_text).no_effect(),
-    text(NO_EFFECT, "snapshot-count", "10000", "", drop_uint).no_effect(),
-    text(NO_EFFECT, "snapshot-catchup-entries", "5000", "", drop_uint).no_effect(),
-    text(NO_EFFECT, "max-snapshots", "5", "", drop_uint).no_effect(),
-    text(NO_EFFECT, "max-wals", "5", "", drop_uint).no_effect(),
-    text(NO_EFFECT, "heartbeat-interval", "100", "", |c, v| to_u64(&mut c.raft.heartbeat_interval_ms, v)).no_effect(),
-    text(NO_EFFECT, "election-timeout", "1000", "", |c, v| to_u64(&mut c.raft.election_timeout_ms, v)).no_effect(),
-    boolean(NO_EFFECT, "initial-election-tick-advance", "true", "", drop_bool).no_effect(),
-    boolean(NO_EFFECT, "pre-vote", "true", "", drop_bool).no_effect(),
-    text(NO_EFFECT, "backend-bbolt-freelist-type", "map", "", drop_text).no_effect(),
-    duration(NO_EFFECT, "backend-batch-interval", "", "", drop_duration).no_effect(),
-    text(NO_EFFECT, "backend-batch-limit", "0", "", drop_int).no_effect(),
-    boolean(NO_EFFECT, "memory-mlock", "false", "", drop_bool).no_effect(),
-    text(NO_EFFECT, "bootstrap-defrag-threshold-megabytes", "0", "", drop_uint).no_effect(),
-    duration(NO_EFFECT, "raft-read-timeout", "5s", "", drop_duration).no_effect().flag_only(),
-    duration(NO_EFFECT, "raft-write-timeout", "5s", "", drop_duration).no_effect().flag_only(),
-    duration(NO_EFFECT, "corrupt-check-time", "0s", "", drop_duration).no_effect(),
+    // Values are parsed all the same, so that a typo is found.
+    boolean(NO_EFFECT, "socket-reuse-address", "false", "", drop_bool)
+        .flag_only()
+        .warns("eddy always sets SO_REUSEADDR, as Go does"),
+    text(NO_EFFECT, "feature-gates", "", "", |c, v| gates::apply(&mut c.feature_gates, v))
+        .warns("no feature gate of etcd changes what eddy does; /metrics shows them"),
+    boolean(NO_EFFECT, "strict-reconfig-check", "true", "", drop_bool)
+        .warns("eddy has no quorum that a change of members could lose"),
+    text(NO_EFFECT, "client-cert-file", "", "", drop_text).flag_only().warns(NOT_A_CLIENT),
+    text(NO_EFFECT, "client-key-file", "", "", drop_text).flag_only().warns(NOT_A_CLIENT),
+    text(NO_EFFECT, "auth-token", "simple", "", drop_text).warns(NO_AUTH),
+    text(NO_EFFECT, "bcrypt-cost", "10", "", drop_uint).warns(NO_AUTH),
+    text(NO_EFFECT, "auth-token-ttl", "300", "", drop_uint).warns(NO_AUTH),
+    boolean(NO_EFFECT, "enable-pprof", "false", "", drop_bool).warns("eddy has no Go runtime to profile"),
+    text(NO_EFFECT, "wal-dir", "", "", drop_text).warns("eddy keeps everything in --data-dir"),
+    text(NO_EFFECT, "snapshot-count", "10000", "", drop_uint).warns(NO_WAL),
+    text(NO_EFFECT, "snapshot-catchup-entries", "5000", "", drop_uint).warns(NO_WAL),
+    text(NO_EFFECT, "max-snapshots", "5", "", drop_uint).warns(NO_WAL),
+    text(NO_EFFECT, "max-wals", "5", "", drop_uint).warns(NO_WAL),
+    text(NO_EFFECT, "heartbeat-interval", "100", "", |c, v| to_u64(&mut c.raft.heartbeat_interval_ms, v))
+        .warns(NO_RAFT),
+    text(NO_EFFECT, "election-timeout", "1000", "", |c, v| to_u64(&mut c.raft.election_timeout_ms, v)).warns(NO_RAFT),
+    boolean(NO_EFFECT, "initial-election-tick-advance", "true", "", drop_bool).warns(NO_RAFT),
+    boolean(NO_EFFECT, "pre-vote", "true", "", drop_bool).warns(NO_RAFT),
+    duration(NO_EFFECT, "raft-read-timeout", "5s", "", drop_duration).flag_only().warns(NO_RAFT),
+    duration(NO_EFFECT, "raft-write-timeout", "5s", "", drop_duration).flag_only().warns(NO_RAFT),
+    text(NO_EFFECT, "backend-bbolt-freelist-type", "map", "", drop_text).warns(NO_BBOLT),
+    duration(NO_EFFECT, "backend-batch-interval", "", "", drop_duration).warns(NO_BBOLT),
+    text(NO_EFFECT, "backend-batch-limit", "0", "", drop_int).warns(NO_BBOLT),
+    boolean(NO_EFFECT, "memory-mlock", "false", "", drop_bool).warns("eddy does not lock its memory"),
+    text(NO_EFFECT, "bootstrap-defrag-threshold-megabytes", "0", "", drop_uint)
+        .warns("eddy does not defragment at its start: use `etcdctl defrag`"),
+    duration(NO_EFFECT, "corrupt-check-time", "0s", "", drop_duration).warns(ALWAYS_COMPARED),
     duration(NO_EFFECT, "compact-hash-check-time", "1m", "", |c, v| {
         to_duration(&mut c.raft.compact_hash_check_time, v)
     })
-    .no_effect(),
-    duration(NO_EFFECT, "downgrade-check-time", "5s", "", drop_duration).no_effect(),
-    boolean(NO_EFFECT, "enable-grpc-gateway", "true", "", drop_bool).no_effect(),
-    boolean(NO_EFFECT, "enable-log-rotation", "false", "", drop_bool).no_effect(),
-    text(NO_EFFECT, "log-rotation-config-json", "", "", drop_text).no_effect(),
-    boolean(NO_EFFECT, "enable-distributed-tracing", "false", "", drop_bool).no_effect(),
-    text(NO_EFFECT, "distributed-tracing-address", "localhost:4317", "", drop_text).no_effect(),
-    text(NO_EFFECT, "distributed-tracing-service-name", "etcd", "", drop_text).no_effect(),
-    text(NO_EFFECT, "distributed-tracing-instance-id", "", "", drop_text).no_effect(),
-    text(NO_EFFECT, "distributed-tracing-sampling-rate", "0", "", drop_int).no_effect(),
-    text(NO_EFFECT, "v2-deprecation", "write-only", "", v2_deprecation).no_effect(),
-    // Discovery is refused by validation rather than ignored: a member that starts alone instead of joining loses data.
-    text(NO_EFFECT, "discovery-endpoints", "", "", |c, v| {
-        c.raft.discovery_endpoints = parse_list(v);
-        Ok(())
-    })
-    .no_effect()
-    .flag_only(),
-    text(NO_EFFECT, "discovery-token", "", "", |c, v| to_text(&mut c.raft.discovery_token, v)).no_effect().flag_only(),
-    text(NO_EFFECT, "discovery-srv", "", "", |c, v| to_text(&mut c.raft.discovery_srv, v)).no_effect(),
-    text(NO_EFFECT, "discovery-srv-name", "", "", |c, v| to_text(&mut c.raft.discovery_srv_name, v)).no_effect(),
+    .warns(ALWAYS_COMPARED),
+    duration(NO_EFFECT, "downgrade-check-time", "5s", "", drop_duration).warns("eddy has no downgrades"),
+    boolean(NO_EFFECT, "enable-grpc-gateway", "true", "", drop_bool).warns("eddy has no JSON gateway"),
+    boolean(NO_EFFECT, "enable-log-rotation", "false", "", drop_bool).warns(NO_ROTATION),
+    text(NO_EFFECT, "log-rotation-config-json", "", "", drop_text).warns(NO_ROTATION),
+    boolean(NO_EFFECT, "enable-distributed-tracing", "false", "", drop_bool).warns(NO_TRACING),
+    text(NO_EFFECT, "distributed-tracing-address", "localhost:4317", "", drop_text).warns(NO_TRACING),
+    text(NO_EFFECT, "distributed-tracing-service-name", "etcd", "", drop_text).warns(NO_TRACING),
+    text(NO_EFFECT, "distributed-tracing-instance-id", "", "", drop_text).warns(NO_TRACING),
+    text(NO_EFFECT, "distributed-tracing-sampling-rate", "0", "", drop_int).warns(NO_TRACING),
+    text(NO_EFFECT, "v2-deprecation", "write-only", "", v2_deprecation).warns("eddy has no v2 store"),
+    text(NO_EFFECT, "discovery-srv-name", "", "", drop_text).warns(NO_DISCOVERY),
     text(NO_EFFECT, "discovery-fallback", "exit", "", |c, v| {
         one_of(&mut c.raft.discovery_fallback, v, &["exit", "proxy"])
     })
-    .no_effect()
-    .flag_only(),
-    duration(NO_EFFECT, "discovery-dial-timeout", "2s", "", drop_duration).no_effect().flag_only(),
-    duration(NO_EFFECT, "discovery-request-timeout", "5s", "", drop_duration).no_effect().flag_only(),
-    duration(NO_EFFECT, "discovery-keepalive-time", "2s", "", drop_duration).no_effect().flag_only(),
-    duration(NO_EFFECT, "discovery-keepalive-timeout", "6s", "", drop_duration).no_effect().flag_only(),
-    boolean(NO_EFFECT, "discovery-insecure-transport", "true", "", drop_bool).no_effect().flag_only(),
-    boolean(NO_EFFECT, "discovery-insecure-skip-tls-verify", "false", "", drop_bool).no_effect().flag_only(),
-    text(NO_EFFECT, "discovery-cert", "", "", drop_text).no_effect().flag_only(),
-    text(NO_EFFECT, "discovery-key", "", "", drop_text).no_effect().flag_only(),
-    text(NO_EFFECT, "discovery-cacert", "", "", drop_text).no_effect().flag_only(),
-    text(NO_EFFECT, "discovery-user", "", "", drop_text).no_effect().flag_only(),
-    text(NO_EFFECT, "discovery-password", "", "", drop_text).no_effect().flag_only(),
-    ignored("cluster-active-size"),
-    ignored("cluster-remove-delay"),
-    ignored("cluster-sync-interval"),
-    ignored("config"),
-    ignored("force"),
-    ignored("max-result-buffer"),
-    ignored("max-retry-attempts"),
-    ignored("peer-heartbeat-interval"),
-    ignored("peer-election-timeout"),
-    ignored("retry-interval"),
-    ignored("snapshot"),
-    ignored("v"),
-    ignored("vv"),
+    .flag_only()
+    .warns(NO_DISCOVERY),
+    duration(NO_EFFECT, "discovery-dial-timeout", "2s", "", drop_duration).flag_only().warns(NO_DISCOVERY),
+    duration(NO_EFFECT, "discovery-request-timeout", "5s", "", drop_duration).flag_only().warns(NO_DISCOVERY),
+    duration(NO_EFFECT, "discovery-keepalive-time", "2s", "", drop_duration).flag_only().warns(NO_DISCOVERY),
+    duration(NO_EFFECT, "discovery-keepalive-timeout", "6s", "", drop_duration).flag_only().warns(NO_DISCOVERY),
+    boolean(NO_EFFECT, "discovery-insecure-transport", "true", "", drop_bool).flag_only().warns(NO_DISCOVERY),
+    boolean(NO_EFFECT, "discovery-insecure-skip-tls-verify", "false", "", drop_bool).flag_only().warns(NO_DISCOVERY),
+    text(NO_EFFECT, "discovery-cert", "", "", drop_text).flag_only().warns(NO_DISCOVERY),
+    text(NO_EFFECT, "discovery-key", "", "", drop_text).flag_only().warns(NO_DISCOVERY),
+    text(NO_EFFECT, "discovery-cacert", "", "", drop_text).flag_only().warns(NO_DISCOVERY),
+    text(NO_EFFECT, "discovery-user", "", "", drop_text).flag_only().warns(NO_DISCOVERY),
+    text(NO_EFFECT, "discovery-password", "", "", drop_text).flag_only().warns(NO_DISCOVERY),
+    boolean(REFUSED, "force-new-cluster", "false", "", drop_bool).refused(REMOVE_THE_MEMBERS),
+    // Not ignored: a member that starts alone instead of joining loses data.
+    text(REFUSED, "discovery-endpoints", "", "", drop_text).flag_only().refused(NAME_THE_MEMBERS),
+    text(REFUSED, "discovery-token", "", "", drop_text).flag_only().refused(NAME_THE_MEMBERS),
+    text(REFUSED, "discovery-srv", "", "", drop_text).refused(NAME_THE_MEMBERS),
+    removed("cluster-active-size"),
+    removed("cluster-remove-delay"),
+    removed("cluster-sync-interval"),
+    removed("config"),
+    removed("force"),
+    removed("max-result-buffer"),
+    removed("max-retry-attempts"),
+    removed("peer-heartbeat-interval"),
+    removed("peer-election-timeout"),
+    removed("retry-interval"),
+    removed("snapshot"),
+    removed("v"),
+    removed("vv"),
 ];
 
-const fn ignored(name: &'static str) -> Flag {
+const fn removed(name: &'static str) -> Flag {
     // Bools, as Go's IgnoredFlag is: `--v` alone must not swallow the next argument.
-    Flag { effect: Effect::Ignored, in_file: false, ..boolean("", name, "", "", drop_text) }
+    boolean(REMOVED, name, "", "", drop_text).flag_only().warns(OLD)
 }
