@@ -104,7 +104,7 @@ impl Pair {
                 took += since.elapsed();
             }
         }
-        assert!(self.replicas.iter().all(|replica| replica.windows().is_empty()), "something did not settle");
+        assert!(self.replicas.iter().all(|replica| replica.windows_len() == 0), "something did not settle");
         took
     }
 }

@@ -27,29 +27,27 @@ pub use boot::genesis::{Founder, Genesis};
 pub use boot::restore::{Damage, Loader};
 pub use boot::snapshot::{InstallError, Installed, Installer, SettledKey, SnapshotChunk};
 pub use command::event::{Commit, Event, EventKind};
-pub use command::notice::{MergeReport, Notice};
+pub use command::member::Member;
+pub use command::notice::{GivenUp, MergeReport, Notice, Rule};
 pub use command::op::{
     Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyValue, LeaseStatus, Op,
     OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, RangeReply, ReadAt, Refusal, Reply, RevisionBounds,
     SortOrder, SortTarget, Txn, TxnReply,
 };
 pub use command::tally::Tally;
-pub use entry::{
-    Applied, CHAIN_LEN, Chain, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record,
-};
-pub use merge::outcome::{GivenUp, Rule};
-pub use merge::window::Live;
+pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record};
+pub use replica::Replica;
 pub use replica::log::{Log, Logged};
-pub use replica::members::{CONTESTED, Member, birth_value};
 pub use replica::query::BelowFloor;
 pub use replica::remote::CLOCK_DRAG_MAX_MS;
 pub use replica::sweep::Sweep;
-pub use replica::{Effects, HOLD_MS, Input, Replica};
+pub use replica::turn::{Effects, HOLD_MS, Input};
 pub use store::digest::Digest;
-pub use store::index::Incarnation;
-pub use store::system::{SystemKey, lease_ttl, lease_value};
+pub use store::system::{CONTESTED, SystemKey, birth_value, lease_ttl, lease_value};
+pub use words::chain::{CHAIN_LEN, Chain};
 pub use words::clock::{Now, Stamp};
 pub use words::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};
 pub use words::key::{Key, KeyRange, Keyspace, Place, is_replica_local};
 pub use words::revision::Revision;
+pub use words::value::{Incarnation, Live};
 pub use words::vector::VersionVector;

@@ -3,25 +3,22 @@
 
 use bytes::Bytes;
 
-use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead, Past, Record};
-use crate::merge::window::Live;
-use crate::replica::members;
-use crate::replica::{Effects, Replica};
-use crate::store::index::Incarnation;
-use crate::words::clock::Now;
-use crate::words::clock::Stamp;
-use crate::words::id::{Birth, Dot, Identity, Origin, ReplicaId};
+use crate::entry::{Change, ChangeKind, Entry, EntryHead, Past, Record};
+use crate::replica::Replica;
+use crate::replica::turn::{Effects, Turn};
+use crate::store::system;
+use crate::words::chain::Chain;
+use crate::words::clock::{Now, Stamp};
+use crate::words::id::{Dot, Identity, Origin, ReplicaId};
 use crate::words::key::Keyspace;
+use crate::words::value::{Incarnation, Live};
 
 use crate::merge::rules::Rules;
 use crate::store::system::SystemKey;
 use crate::words::vector::VersionVector;
 
-/// Whose entry it is: nobody's.
-pub const ORIGIN: Origin = Origin { replica: ReplicaId::new(0), birth: Birth::new(0) };
-
 /// The name of the first entry.
-pub const DOT: Dot = Dot { origin: ORIGIN, seq: 1 };
+const DOT: Dot = Dot { origin: Origin::GENESIS, seq: 1 };
 
 /// A member of the cluster as it is founded.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,8 +66,8 @@ impl Genesis {
         for (place, founder) in self.ranked().into_iter().enumerate() {
             let mut peer_urls = founder.peer_urls.clone();
             peer_urls.sort_unstable();
-            set(SystemKey::Member(founder.id), members::member_value(&peer_urls, false));
-            set(SystemKey::Attributes(founder.id), members::attributes_value(&founder.name, &[]));
+            set(SystemKey::Member(founder.id), system::member_value(&peer_urls, false));
+            set(SystemKey::Attributes(founder.id), system::attributes_value(&founder.name, &[]));
             set(SystemKey::Ordinal(place as u16, founder.id), Bytes::new());
         }
         let head = EntryHead {
@@ -89,12 +86,12 @@ impl Replica {
     /// A member of a cluster that begins with a static list of members. The effects hold the first record. Whoever is not
     /// on the list gets an empty replica, as by [`Self::new`].
     pub fn found(mut identity: Identity, genesis: &Genesis) -> (Self, Effects) {
-        let mut effects = Effects::default();
-        let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (Self::new(identity), effects) };
+        let mut turn = Turn::new(Now::default());
+        let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (Self::new(identity), turn.effects) };
         identity.ordinal = ordinal;
         let mut replica = Self::new(identity);
         let entry = genesis.entry();
-        let (number, dot) = (replica.next_number, entry.head.dot);
+        let (number, dot) = (replica.journal.number(), entry.head.dot);
         for change in &entry.changes {
             if let ChangeKind::Put { value, .. } = &change.kind {
                 let live = Live {
@@ -106,12 +103,11 @@ impl Replica {
                 replica.state.set_system(&change.key, Some(&live), number);
             }
         }
-        let state = replica.others.entry(dot.origin).or_default();
+        let state = replica.origins.others.entry(dot.origin).or_default();
         state.chain = state.chain.extend(&entry.head, &entry.changes);
-        replica.vector.advance(dot);
-        replica.fresh.advance(dot);
-        replica.past = Past::Founded;
-        replica.next_number += 1;
+        replica.origins.vector.advance(dot);
+        replica.origins.fresh.advance(dot);
+        replica.membership.past = Past::Founded;
         let record = Record {
             number,
             revision: None,
@@ -122,8 +118,8 @@ impl Replica {
             settled: true,
             left_out: false,
         };
-        effects.records.push(record.encode());
-        replica.follow_system(Now::default(), record.changes.iter(), &mut effects);
-        (replica, effects)
+        turn.effects.records.push(record.encode());
+        replica.follow_system(&mut turn, record.changes.iter());
+        (replica, turn.effects)
     }
 }

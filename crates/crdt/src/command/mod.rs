@@ -1,6 +1,7 @@
 //! What clients ask and are told, and what operators are told.
 
 pub(crate) mod event;
+pub(crate) mod member;
 pub(crate) mod notice;
 pub(crate) mod op;
 pub(crate) mod tally;

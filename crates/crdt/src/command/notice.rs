@@ -1,9 +1,38 @@
 //! What an operator should hear of: refused entries, clocks that are off, merges that gave something up.
 
-use crate::merge::outcome::{GivenUp, Rule};
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
+
+/// Which rule decided between concurrent versions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    /// A delete took the incarnations it saw with it.
+    DeletedIncarnation,
+    /// A put outlived a delete that did not see its incarnation, or an expiry that was concurrent with it.
+    OutlivedDelete,
+    /// Of several incarnations the one created first.
+    CreatedFirst,
+    /// Of several incarnations the one created last.
+    CreatedLast,
+    /// Kubernetes objects merged field by field.
+    FieldMerge,
+    /// The last writer.
+    LastWriter,
+    /// Of several grants of one lease the longest.
+    LongestLease,
+    /// Of several births that were announced of one member none.
+    ContestedBirth,
+}
+
+/// Something that a concurrent version wanted and did not get.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct GivenUp {
+    /// The version.
+    pub dot: Dot,
+    /// What of it, for people: "its whole value", or field paths.
+    pub what: String,
+}
 
 /// A merge of concurrent versions.
 #[derive(Clone, PartialEq, Eq, Debug)]

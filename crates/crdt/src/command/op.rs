@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::replica::members::Member;
+use crate::command::member::Member;
 use crate::words::id::{LeaseId, ReplicaId};
 use crate::words::key::{Key, KeyRange};
 use crate::words::revision::Revision;

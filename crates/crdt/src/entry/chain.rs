@@ -5,28 +5,13 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::entry::{Change, ChangeKind, EntryHead};
+use crate::entry::change::{Change, ChangeKind};
+use crate::entry::record::EntryHead;
+use crate::words::chain::Chain;
 use crate::words::id::LeaseId;
 use crate::words::key::Keyspace;
 
-/// Length of a chain hash, bytes.
-pub const CHAIN_LEN: usize = 16;
-
-/// Hash of an origin's entries up to one of them: each covers the one before. Tells a lost or forked tail.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Chain([u8; CHAIN_LEN]);
-
 impl Chain {
-    /// The hash as bytes.
-    pub fn as_bytes(&self) -> &[u8; CHAIN_LEN] {
-        &self.0
-    }
-
-    /// Reads a hash back; `None` when it has another length.
-    pub fn from_wire(bytes: &[u8]) -> Option<Self> {
-        Some(Self(bytes.try_into().ok()?))
-    }
-
     /// The hash of the chain when this entry is added to it: over everything of it that travels. An entry that stands
     /// for others too says itself what the hash is after them.
     #[must_use]
@@ -35,7 +20,7 @@ impl Chain {
             return resulting;
         }
         let mut hasher = Xxh3::new();
-        hasher.update(&self.0);
+        hasher.update(self.as_bytes());
         let dot = head.dot;
         for number in [dot.origin.replica.get(), dot.origin.birth.get(), dot.seq, head.stamp.get()] {
             hasher.update(&number.to_le_bytes());
@@ -73,6 +58,6 @@ impl Chain {
             hasher.update(&change.key);
             hasher.update(value);
         }
-        Self(hasher.digest128().to_le_bytes())
+        Self::new(hasher.digest128().to_le_bytes())
     }
 }

@@ -4,12 +4,17 @@ use bytes::Bytes;
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::entry::{Applied, Chain, Change, ChangeKind, EntryHead, FORMAT, Record};
-use crate::store::index::Incarnation;
+use crate::entry::change::{Applied, Change, ChangeKind};
+use crate::entry::record::{EntryHead, Record};
+use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
+use crate::words::value::Incarnation;
+
+/// The version of the layout of records and heads. A build reads the versions up to its own.
+pub const FORMAT: u32 = 1;
 
 /// Why bytes that should be a record or head are none.
 #[derive(Debug, thiserror::Error)]

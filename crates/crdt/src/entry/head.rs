@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::entry::codec::{self, wire};
-use crate::entry::{Chain, CodecError, FORMAT};
+use crate::entry::codec::{self, CodecError, FORMAT, wire};
+use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::{Birth, ClusterId, Dot, Identity, Origin, ReplicaId};
 use crate::words::revision::Revision;
@@ -44,8 +44,8 @@ pub struct Head {
     pub next_number: u64,
     /// The newest revision.
     pub revision: Revision,
-    /// The revision of the last compaction; -1 for none.
-    pub compacted: Revision,
+    /// The revision of the last compaction.
+    pub compacted: Option<Revision>,
     /// What it has applied.
     pub vector: VersionVector,
     /// The chain hash of its own entries.
@@ -108,8 +108,8 @@ struct WireHead {
     next_number: u64,
     #[prost(int64, tag = "7")]
     revision: i64,
-    #[prost(sint64, tag = "8")]
-    compacted: i64,
+    #[prost(int64, optional, tag = "8")]
+    compacted: Option<i64>,
     #[prost(message, repeated, tag = "9")]
     vector: Vec<wire::Dot>,
     #[prost(bytes = "bytes", tag = "10")]
@@ -178,7 +178,7 @@ impl Head {
             ordinal: self.identity.ordinal.into(),
             next_number: self.next_number,
             revision: self.revision.get(),
-            compacted: self.compacted.get(),
+            compacted: self.compacted.map(Revision::get),
             vector: self.vector.iter().map(codec::dot_to_wire).collect(),
             chain: Bytes::copy_from_slice(self.chain.as_bytes()),
             stamp: self.stamp.get(),
@@ -226,7 +226,7 @@ impl Head {
             },
             next_number: wire.next_number,
             revision: Revision::new(wire.revision),
-            compacted: Revision::new(wire.compacted),
+            compacted: wire.compacted.map(Revision::new),
             chain: codec::chain_from_wire(&wire.chain)?,
             stamp: Stamp::new(wire.stamp),
             state_hash: hash(&wire.state_hash)?,

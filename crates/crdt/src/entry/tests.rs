@@ -1,7 +1,14 @@
 //! Records and chain hashes.
 
 use super::*;
-use crate::words::id::{Birth, LeaseId, Origin, ReplicaId};
+use crate::words::chain::{CHAIN_LEN, Chain};
+use crate::words::clock::Stamp;
+use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::words::key::{Key, Keyspace};
+use crate::words::revision::Revision;
+use crate::words::value::Incarnation;
+use crate::words::vector::VersionVector;
+use bytes::Bytes;
 
 fn record() -> Record {
     let origin = Origin { replica: ReplicaId::new(u64::MAX), birth: Birth::new(9) };

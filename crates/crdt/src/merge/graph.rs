@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use crate::entry::ChangeKind;
 use crate::merge::object::Object;
-use crate::merge::window::{Live, Version};
+use crate::merge::version::Version;
 use crate::words::id::Origin;
+use crate::words::value::Live;
 
 /// Positions in a list of versions.
 pub type Positions = SmallVec<[usize; 2]>;

@@ -7,6 +7,7 @@ pub(crate) mod graph;
 pub(crate) mod object;
 pub(crate) mod outcome;
 pub(crate) mod rules;
+pub(crate) mod version;
 pub(crate) mod window;
 pub(crate) mod windows;
 
@@ -15,7 +16,8 @@ pub use object::leaves::{assemble, flatten};
 pub use object::path::Path;
 pub use object::schema::Schema;
 pub use object::{Object, peek_node, peek_uid};
-pub use outcome::{Outcome, incarnation_of_put, replaces};
+pub use outcome::{Outcome, begins_anew, replaces};
 pub use rules::{CounterRule, Rules};
-pub use window::{Settled, Version, Window};
+pub use version::Version;
+pub use window::{Settled, Window};
 pub use windows::{KeyWindow, Windows};

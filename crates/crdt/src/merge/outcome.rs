@@ -12,16 +12,16 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
+use crate::command::notice::{GivenUp, Rule};
 use crate::entry::ChangeKind;
 use crate::merge::graph::{self, Graph};
 use crate::merge::object::{self, Object, replay};
 use crate::merge::rules::Rules;
-use crate::merge::window::{self, Live, Version};
-use crate::replica::members;
-use crate::store::index::Incarnation;
+use crate::merge::version;
+use crate::merge::version::Version;
 use crate::store::system;
-use crate::words::id::Dot;
 use crate::words::key::Keyspace;
+use crate::words::value::{Incarnation, Live};
 
 /// What a key is, and how that was decided.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,45 +44,14 @@ impl Outcome {
     }
 }
 
-/// Which rule decided between concurrent versions.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Rule {
-    /// A delete took the incarnations it saw with it.
-    DeletedIncarnation,
-    /// A put outlived a delete that did not see its incarnation, or an expiry that was concurrent with it.
-    OutlivedDelete,
-    /// Of several incarnations the one created first.
-    CreatedFirst,
-    /// Of several incarnations the one created last.
-    CreatedLast,
-    /// Kubernetes objects merged field by field.
-    FieldMerge,
-    /// The last writer.
-    LastWriter,
-    /// Of several grants of one lease the longest.
-    LongestLease,
-    /// Of several births that were announced of one member none.
-    ContestedBirth,
-}
-
-/// Something that a concurrent version wanted and did not get.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct GivenUp {
-    /// The version.
-    pub dot: Dot,
-    /// What of it, for people: "its whole value", or field paths.
-    pub what: String,
-}
-
-impl GivenUp {
-    fn whole(version: &Version) -> Self {
-        let what = match version.kind {
-            ChangeKind::Put { .. } => "its whole value",
-            ChangeKind::Delete => "its delete",
-            ChangeKind::Expire => "its expiry",
-        };
-        Self { dot: version.dot, what: what.to_owned() }
-    }
+/// All of a version is given up.
+fn whole(version: &Version) -> GivenUp {
+    let what = match version.kind {
+        ChangeKind::Put { .. } => "its whole value",
+        ChangeKind::Delete => "its delete",
+        ChangeKind::Expire => "its expiry",
+    };
+    GivenUp { dot: version.dot, what: what.to_owned() }
 }
 
 /// Whether a replica that showed `before` must show `after` as a delete and then a create: another life of the key, or
@@ -98,24 +67,12 @@ pub fn replaces(rules: &Rules, keyspace: Keyspace, key: &[u8], before: &Live, af
     nodes.is_some_and(|(before, after)| before != after)
 }
 
-/// The life that a put belongs to, as its origin computes it: `own` (named by the entry that it is in) when the key is
-/// not there or the put changes a Kubernetes object's `metadata.uid`, else the present one.
-pub fn incarnation_of_put(
-    rules: &Rules,
-    keyspace: Keyspace,
-    key: &[u8],
-    before: Option<&Live>,
-    value: &[u8],
-    own: Incarnation,
-) -> Incarnation {
-    let Some(live) = before else { return own };
-    if !rules.is_kubernetes(keyspace, key) || live.value == value {
-        return live.incarnation;
+/// Whether a put begins a new incarnation of a key that is there: it changes a Kubernetes object's `metadata.uid`.
+pub fn begins_anew(rules: &Rules, keyspace: Keyspace, key: &[u8], before: &[u8], after: &[u8]) -> bool {
+    if !rules.is_kubernetes(keyspace, key) || before == after {
+        return false;
     }
-    match (object::peek_uid(&live.value), object::peek_uid(value)) {
-        (Some(old), Some(new)) if old != new => own,
-        _ => live.incarnation,
-    }
+    matches!((object::peek_uid(before), object::peek_uid(after)), (Some(old), Some(new)) if old != new)
 }
 
 /// Merges concurrent versions onto the value that all of them descend from. The versions are one segment of a window,
@@ -134,7 +91,7 @@ pub(crate) fn merge(
 }
 
 fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
-    let heads: Vec<&Version> = window::heads(versions).collect();
+    let heads: Vec<&Version> = version::heads(versions).collect();
     let dead = dead(base, versions);
     let mut given_up = vec![];
     let mut live = vec![];
@@ -143,7 +100,7 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
         match head.kind {
             ChangeKind::Put { .. } if dead.contains(&head.incarnation) => {
                 killed = true;
-                given_up.push(GivenUp::whole(head));
+                given_up.push(whole(head));
             }
             ChangeKind::Put { .. } => live.push(head),
             ChangeKind::Delete | ChangeKind::Expire => {}
@@ -153,7 +110,7 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
         return Outcome { live: None, rule: Some(Rule::DeletedIncarnation), given_up, replaced: false };
     }
     // An expiry that a put revived was given up; a delete did what it was to do.
-    given_up.extend(heads.iter().filter(|head| head.kind == ChangeKind::Expire).map(|head| GivenUp::whole(head)));
+    given_up.extend(heads.iter().filter(|head| head.kind == ChangeKind::Expire).map(|head| whole(head)));
     let rule = if killed { Rule::DeletedIncarnation } else { Rule::OutlivedDelete };
     if keyspace == Keyspace::System {
         return system_outcome(key, &live, rule, given_up);
@@ -171,7 +128,7 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
     live.retain(|head| {
         let stays = head.incarnation == stays;
         if !stays {
-            given_up.push(GivenUp::whole(head));
+            given_up.push(whole(head));
         }
         stays
     });
@@ -253,7 +210,7 @@ fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<Given
         Some(system::SystemKey::Birth(_)) if live.iter().any(|head| head.kind != live[0].kind) => {
             let mut outcome = last_writer(live, |_| 0, Rule::ContestedBirth, given_up);
             if let Some(live) = &mut outcome.live {
-                live.value = members::birth_value(members::CONTESTED);
+                live.value = system::birth_value(system::CONTESTED);
             }
             outcome
         }
@@ -270,7 +227,7 @@ fn last_writer(live: &[&Version], weight: impl Fn(&Bytes) -> i64, rule: Rule, mu
     let Some(winner) = live.iter().max_by_key(|head| weigh(head)) else {
         return Outcome { live: None, rule: Some(rule), given_up, replaced: false };
     };
-    given_up.extend(live.iter().filter(|head| head.dot != winner.dot).map(|head| GivenUp::whole(head)));
+    given_up.extend(live.iter().filter(|head| head.dot != winner.dot).map(|head| whole(head)));
     let value = winner.live().map(|won| joined(live, won.value, won.incarnation));
     Outcome { live: value, rule: Some(rule), given_up, replaced: false }
 }

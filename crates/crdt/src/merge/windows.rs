@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::merge::rules::Rules;
-use crate::merge::window::{Live, Settled, Version, Window};
+use crate::merge::version::Version;
+use crate::merge::window::{Settled, Window};
+use crate::store::state::Recorded;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -18,10 +20,10 @@ use crate::words::vector::VersionVector;
 pub struct KeyWindow {
     /// The versions.
     pub window: Window,
-    /// Journal number of the record that holds the base; zero when the key is not there in the base.
-    pub base_number: u64,
+    /// Journal number of the record that holds the base; `None` when the key is not there in the base.
+    pub base_number: Option<u64>,
     /// The same for what the key was after each of the versions.
-    numbers: Vec<(Dot, u64)>,
+    numbers: Vec<(Dot, Option<u64>)>,
 }
 
 /// All windows.
@@ -79,15 +81,15 @@ impl Windows {
         self.of(keyspace).range((behind, Bound::Unbounded)).map(|(key, _)| key)
     }
 
-    /// Makes sure that there is a window; `base` tells what the key is, and in which record, when there is none yet.
-    pub fn open(&mut self, keyspace: Keyspace, key: &Key, base: impl FnOnce() -> (Option<Live>, u64)) {
+    /// Makes sure that there is a window; `base` is what the key is when there is none yet.
+    pub fn open(&mut self, keyspace: Keyspace, key: &Key, base: Option<&Recorded>) {
         if self.of(keyspace).contains_key(key) {
             return;
         }
-        let (base, base_number) = base();
-        *self.bases.entry(base_number).or_default() += 1;
-        let window = KeyWindow { window: Window::new(base), base_number, numbers: vec![] };
-        self.of_mut(keyspace).insert(key.clone(), window);
+        let base_number = base.map(|base| base.number);
+        self.rest_on(base_number);
+        let window = Window::new(base.map(|base| base.live.clone()));
+        self.of_mut(keyspace).insert(key.clone(), KeyWindow { window, base_number, numbers: vec![] });
     }
 
     /// Adds a version to an open window.
@@ -97,8 +99,8 @@ impl Windows {
         Some(&open.window)
     }
 
-    /// Notes in which record stands what the key is after the newest version; zero when it is not there.
-    pub fn note(&mut self, keyspace: Keyspace, key: &[u8], number: u64) {
+    /// Notes in which record stands what the key is after the newest version; `None` when it is not there.
+    pub fn note(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
         if let Some(newest) = open.window.versions().last() {
             open.numbers.push((newest.dot, number));
@@ -117,7 +119,7 @@ impl Windows {
         self.settle_by(keyspace, key, floor, |open| {
             let settled = open.window.settle(floor, rules, keyspace, key);
             let last = settled.dots.len().checked_sub(1).and_then(|last| open.numbers.get(last));
-            (last.map_or(0, |(_, number)| *number), settled)
+            (last.and_then(|(_, number)| *number), settled)
         })
     }
 
@@ -127,14 +129,14 @@ impl Windows {
         keyspace: Keyspace,
         key: &[u8],
         floor: &VersionVector,
-        base: impl FnOnce(usize) -> (Option<Live>, u64),
+        base: impl FnOnce(usize) -> Option<Recorded>,
     ) -> bool {
         let (_, lingers) = self.settle_by(keyspace, key, floor, |open| {
-            let mut base_number = 0;
+            let mut base_number = None;
             let settled = open.window.settle_known(floor, |count| {
-                let (base, number) = base(count);
-                base_number = number;
-                base
+                let base = base(count)?;
+                base_number = Some(base.number);
+                Some(base.live)
             });
             (base_number, settled)
         });
@@ -147,7 +149,7 @@ impl Windows {
         keyspace: Keyspace,
         key: &[u8],
         floor: &VersionVector,
-        settle: impl FnOnce(&mut KeyWindow) -> (u64, Settled),
+        settle: impl FnOnce(&mut KeyWindow) -> (Option<u64>, Settled),
     ) -> (Option<u64>, bool) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
         let old = open.base_number;
@@ -164,18 +166,25 @@ impl Windows {
         }
         open.base_number = new;
         open.numbers.drain(..count.min(open.numbers.len()));
-        *self.bases.entry(new).or_default() += 1;
+        self.rest_on(new);
         (self.release(old), lingers)
     }
 
-    fn release(&mut self, number: u64) -> Option<u64> {
+    fn rest_on(&mut self, number: Option<u64>) {
+        if let Some(number) = number {
+            *self.bases.entry(number).or_default() += 1;
+        }
+    }
+
+    fn release(&mut self, number: Option<u64>) -> Option<u64> {
+        let number = number?;
         let count = self.bases.get_mut(&number)?;
         *count -= 1;
         if *count > 0 {
             return None;
         }
         self.bases.remove(&number);
-        (number > 0).then_some(number)
+        Some(number)
     }
 
     /// Leaves versions out of the middles of runs; tells which.

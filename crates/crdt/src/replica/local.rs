@@ -2,15 +2,22 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::command::event::Commit;
 use crate::entry::{self, ChangeKind, EntryHead, Record};
-use crate::merge::window::Version;
+use crate::merge::outcome;
+use crate::merge::rules::Rules;
+use crate::merge::version::Version;
+use crate::replica::Replica;
 use crate::replica::log::Logged;
-use crate::replica::{Effects, Replica};
-use crate::store::txn::Draft;
-use crate::words::clock::{Now, Stamp};
-use crate::words::id::Dot;
+use crate::replica::replication::Replication;
+use crate::replica::turn::Turn;
+use crate::store::txn::{BeginsAnew, Place, Touched, Transaction};
+use crate::words::clock::Stamp;
+use crate::words::id::{Dot, Origin};
 use crate::words::key::{Key, Keyspace};
+use crate::words::value::Incarnation;
 use crate::words::vector::VersionVector;
 
 /// From so many unsettled versions of a key on, those that nobody needs are looked for.
@@ -18,77 +25,82 @@ const THIN_OUT_FROM: usize = 16;
 
 impl Replica {
     /// Runs one transaction and, if it changed anything, commits it as one entry and one record.
-    pub(crate) fn draft<T>(&mut self, now: Now, effects: &mut Effects, run: impl FnOnce(&mut Draft<'_>) -> T) -> T {
-        self.leave_full_space(now, effects);
-        let stamp = self.clock.tick(now);
-        self.draft_at(stamp, effects, run)
+    pub(crate) fn transact<T>(&mut self, turn: &mut Turn, run: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
+        self.leave_full_space(turn);
+        let stamp = self.clock.tick(turn.now);
+        self.transact_at(turn, stamp, run)
     }
 
     /// The same with a given stamp.
-    pub(crate) fn draft_at<T>(
+    pub(crate) fn transact_at<T>(
         &mut self,
+        turn: &mut Turn,
         stamp: Stamp,
-        effects: &mut Effects,
-        run: impl FnOnce(&mut Draft<'_>) -> T,
+        run: impl FnOnce(&mut Transaction<'_>) -> T,
     ) -> T {
         let origin = self.identity.origin();
-        let mut dot = Dot { origin, seq: self.vector.get(origin) + 1 };
-        let revision = self.revision.next();
-        let number = self.next_number;
-        let mut draft = Draft::new(&mut self.state, revision, number, stamp, dot);
-        let outcome = run(&mut draft);
-        let (changes, events, keys) = (draft.changes, draft.events, draft.keys);
-        effects.tally.add_group(draft.checks);
-        effects.tally.add_group(draft.tally);
+        let mut dot = Dot { origin, seq: self.origins.vector.get(origin) + 1 };
+        let revision = self.state.revision.next();
+        let own = Incarnation { stamp, dot };
+        let place = Place { now: turn.now, revision, number: self.journal.next_number, own };
+        let rules = &self.rules;
+        let begins_anew =
+            |key: &[u8], before: &[u8], after: &[u8]| outcome::begins_anew(rules, Keyspace::Client, key, before, after);
+        let begins_anew: Option<BeginsAnew<'_>> = if self.replication.is_some() { Some(&begins_anew) } else { None };
+        let mut transaction = Transaction::new(&mut self.state, place, begins_anew);
+        let outcome = run(&mut transaction);
+        let Transaction { changes, events, keys, touched, tally, checks, .. } = transaction;
+        turn.effects.tally.add_group(checks);
+        turn.effects.tally.add_group(tally);
         if changes.is_empty() {
             return outcome;
         }
-        if changes.iter().all(|change| change.local) {
+        let travels = !changes.iter().all(|change| change.local);
+        if !travels {
             // Never sent, so it must leave no hole in the numbers of what is.
             dot.seq = 0;
         }
-        let previous = self.own.chain;
+        let previous = self.origins.own.chain;
         let mut head =
             EntryHead { dot, first_seq: dot.seq, stamp, depends: VersionVector::default(), previous, resulting: None };
-        if dot.seq > 0 {
-            if !self.fresh.is_empty() {
-                head.depends = std::mem::take(&mut self.fresh);
-                let mut deps = VersionVector::clone(&self.own.deps);
-                deps.merge(&head.depends);
-                self.own.deps = Arc::new(deps);
-            }
-            self.own.chain = previous.extend(&head, &changes);
-            self.vector.advance(dot);
+        if travels {
+            head.depends = std::mem::take(&mut self.origins.fresh);
+            self.origins.own.depend(&head.depends);
+            self.origins.own.chain = previous.extend(&head, &changes);
+            self.origins.vector.advance(dot);
         }
-        let touched_clients = !keys.is_empty();
+        let touches_clients = !keys.is_empty();
         let record = Record {
-            number,
-            revision: touched_clients.then_some(revision),
+            number: self.journal.number(),
+            revision: touches_clients.then_some(revision),
             head,
             changes,
             outcomes: vec![],
             trimmed: false,
-            settled: !self.state.windowed,
+            settled: self.replication.is_none(),
             left_out: false,
         };
-        effects.records.push(record.encode());
-        self.next_number += 1;
-        if touched_clients {
-            self.revision = revision;
-            self.history.push(keys);
-            effects.commits.push(Commit { revision, events });
+        turn.effects.records.push(record.encode());
+        if touches_clients {
+            self.state.push(keys);
+            turn.effects.commits.push(Commit { revision, events });
         }
-        if self.state.windowed && dot.seq > 0 {
-            self.keep(&record);
+        if travels {
+            self.keep(&record, &touched);
         }
         outcome
     }
 
     /// Keeps an entry of its own for those who lack it.
-    fn keep(&mut self, record: &Record) {
-        let entry = record.entry();
-        let (dot, stamp, deps) = (entry.head.dot, entry.head.stamp, Arc::clone(&self.own.deps));
-        for change in entry::net(&entry.changes) {
+    fn keep(&mut self, record: &Record, touched: &SmallVec<[Touched; 1]>) {
+        let Some(replication) = &mut self.replication else { return };
+        for Touched { keyspace, key, before } in touched {
+            replication.windows.open(*keyspace, key, before.as_ref());
+        }
+        let entry = Arc::new(record.entry());
+        let (dot, stamp, deps) = (entry.head.dot, entry.head.stamp, Arc::clone(&self.origins.own.deps));
+        let net = entry::net(&entry.changes);
+        for change in &net {
             let version = Version {
                 dot,
                 stamp,
@@ -97,43 +109,40 @@ impl Replica {
                 version: change.version,
                 incarnation: change.incarnation,
             };
-            self.state.windows.add(change.keyspace, &change.key, version);
-            let number = if matches!(change.kind, ChangeKind::Put { .. }) { record.number } else { 0 };
-            self.state.windows.note(change.keyspace, &change.key, number);
+            replication.windows.add(change.keyspace, &change.key, version);
+            let number = matches!(change.kind, ChangeKind::Put { .. }).then_some(record.number);
+            replication.windows.note(change.keyspace, &change.key, number);
         }
-        let (number, chain) = (record.number, self.own.chain);
-        let keys: Vec<(Keyspace, Key)> =
-            entry::net(&entry.changes).into_iter().map(|change| (change.keyspace, change.key.clone())).collect();
-        self.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
-        for (keyspace, key) in keys {
-            self.thin_out(keyspace, &key);
+        let logged = Logged { number: record.number, entry: Arc::clone(&entry), deps, chain: self.origins.own.chain };
+        replication.log.push(logged);
+        for change in net {
+            for number in replication.thin_out(self.identity.origin(), &self.rules, change.keyspace, &change.key) {
+                self.journal.held.remove(&number);
+                self.state.dead.change(number);
+            }
         }
     }
+}
 
+impl Replication {
     /// Leaves out what this replica alone wrote over before any peer was offered it: a long time alone then costs neither
-    /// memory nor traffic, however often a key is written.
-    fn thin_out(&mut self, keyspace: Keyspace, key: &Key) {
-        let len = self.state.windows.get(keyspace, key).map_or(0, |open| open.window.versions().len());
+    /// memory nor traffic, however often a key is written. Tells the records of the entries that were left out.
+    fn thin_out(&mut self, own: Origin, rules: &Rules, keyspace: Keyspace, key: &Key) -> Vec<u64> {
+        let len = self.windows.get(keyspace, key).map_or(0, |open| open.window.versions().len());
         // Looking at all versions at every write would cost more than it saves.
         if len < THIN_OUT_FROM || !len.is_power_of_two() {
-            return;
+            return vec![];
         }
-        let (origin, offered) = (self.identity.origin(), self.offered);
-        let Self { log, state, .. } = self;
-        let rules = Arc::clone(&state.rules);
+        let Self { log, windows, offered, .. } = self;
         let droppable = |dot: Dot| {
-            dot.origin == origin
-                && dot.seq > offered
+            dot.origin == own
+                && dot.seq > *offered
                 && log.get(dot).is_some_and(|logged| {
                     let entry = &logged.entry;
                     entry.head.dot == dot && entry.changes.len() == 1 && entry.head.depends.is_empty()
                 })
         };
-        for dot in state.windows.drop_middles(keyspace, key, &rules, droppable) {
-            if let Some(gone) = self.log.leave_out(dot) {
-                self.held.remove(&gone.number);
-                self.state.dead.change(gone.number);
-            }
-        }
+        let dropped = windows.drop_middles(keyspace, key, rules, droppable);
+        dropped.into_iter().filter_map(|dot| log.leave_out(dot)).map(|gone| gone.number).collect()
     }
 }

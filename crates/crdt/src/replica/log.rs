@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::entry::{Chain, Entry};
+use crate::entry::Entry;
+use crate::words::chain::Chain;
 use crate::words::id::{Dot, Origin};
 use crate::words::vector::VersionVector;
 

@@ -2,89 +2,46 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use prost::Message;
 
+use crate::command::member::Member;
+use crate::entry::Past;
 use crate::replica::acks::Acks;
-use crate::store::system::{System, SystemKey};
+use crate::store::system::{AttributesValue, BirthValue, MemberValue, SpaceValue, System, SystemKey};
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::revision::{Revision, SPACES};
 use crate::words::vector::VersionVector;
 
-/// A member of the cluster, or one that was.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Member {
-    /// Its id.
-    pub id: ReplicaId,
-    /// Its name; empty until it has published it.
-    pub name: String,
-    /// Where other members reach it.
-    pub peer_urls: Vec<String>,
-    /// Where clients reach it.
-    pub client_urls: Vec<String>,
-    /// Whose revision spaces are its own.
-    pub ordinal: Option<u16>,
-    /// Whether it is a learner.
-    pub learner: bool,
-    /// Whether it was removed.
-    pub removed: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct MemberValue {
-    #[prost(string, repeated, tag = "1")]
-    peer_urls: Vec<String>,
-    #[prost(bool, tag = "2")]
-    learner: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AttributesValue {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, repeated, tag = "2")]
-    client_urls: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SpaceValue {
-    #[prost(uint64, tag = "1")]
-    space: u64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct BirthValue {
-    #[prost(fixed64, tag = "1")]
-    birth: u64,
-}
-
-/// The birth of a member of which several were announced by members that did not know of each other's word. Nothing is ever
-/// acknowledged under it, so nothing settles until that member announces itself.
-pub const CONTESTED: Birth = Birth::new(0);
-
-/// The value of [`SystemKey::Birth`].
-pub fn birth_value(birth: Birth) -> Bytes {
-    BirthValue { birth: birth.get() }.encode_to_vec().into()
-}
-
-/// The value of [`SystemKey::Member`].
-pub fn member_value(peer_urls: &[String], learner: bool) -> Bytes {
-    MemberValue { peer_urls: peer_urls.to_vec(), learner }.encode_to_vec().into()
-}
-
-/// The value of [`SystemKey::Attributes`].
-pub fn attributes_value(name: &str, client_urls: &[String]) -> Bytes {
-    AttributesValue { name: name.to_owned(), client_urls: client_urls.to_vec() }.encode_to_vec().into()
-}
-
-/// The value of [`SystemKey::Space`].
-pub fn space_value(space: u64) -> Bytes {
-    SpaceValue { space }.encode_to_vec().into()
-}
-
 /// Whether a system key has a say in who is a member.
 pub fn concerns(key: &SystemKey) -> bool {
     !matches!(key, SystemKey::Lease(_) | SystemKey::Alarm(_))
+}
+
+/// Who belongs to the cluster, and what they have.
+#[derive(Debug, Default)]
+pub(crate) struct Membership {
+    /// The members.
+    pub(crate) members: Members,
+    /// What members have on disk.
+    pub(crate) acks: Acks,
+    /// Whether a snapshot is being installed: until it is, this member writes nothing.
+    pub(crate) joining: bool,
+    /// Whether peers may know more of this replica than it does.
+    pub(crate) past: Past,
+    /// Who was met since this replica is in doubt.
+    pub(crate) met: BTreeSet<ReplicaId>,
+}
+
+impl Membership {
+    /// Whose acknowledgements settling waits for.
+    pub(crate) fn counting(&self) -> Vec<ReplicaId> {
+        self.members.counting(&self.acks)
+    }
+
+    /// What all of these are known to have.
+    pub(crate) fn floor(&self) -> VersionVector {
+        self.members.floor(&self.acks)
+    }
 }
 
 /// The members, read from the system keys.

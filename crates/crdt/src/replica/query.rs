@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::command::member::Member;
 use crate::command::notice::MergeReport;
 use crate::command::op::{Alarm, LeaseStatus};
-use crate::entry::{Chain, ChangeKind, Entry};
+use crate::entry::{ChangeKind, Entry};
 use crate::merge::rules::Rules;
-use crate::merge::windows::Windows;
+use crate::merge::windows::{KeyWindow, Windows};
 use crate::replica::Replica;
 use crate::replica::log::Log;
-use crate::replica::members::Member;
+use crate::words::chain::Chain;
 use crate::words::clock::Now;
 use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
 use crate::words::key::Keyspace;
@@ -26,49 +27,48 @@ pub struct BelowFloor;
 impl Replica {
     /// All members, also those that were removed, in order of id.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter()
+        self.membership.members.iter()
     }
 
     /// What every member is known to have on disk.
     pub fn floor(&self) -> &VersionVector {
-        if self.state.windowed { &self.floor } else { &self.vector }
+        self.replication.as_ref().map_or(&self.origins.vector, |replication| &replication.floor)
     }
 
     /// Durable vectors of members, as far as they count: all that is in them is known here.
     pub fn acks(&self) -> &BTreeMap<Origin, VersionVector> {
-        self.acks.counted()
+        self.membership.acks.counted()
     }
 
     /// The durable vector of a member under its present birth, as far as it counts.
     pub fn ack_of(&self, member: ReplicaId) -> Option<&VersionVector> {
-        self.acks.of(member, self.members.birth_of(member))
+        self.membership.acks.of(member, self.membership.members.birth_of(member))
     }
 
     /// The birth under which a member goes on, if it was announced: a first one need not be.
     pub fn birth_of(&self, member: ReplicaId) -> Option<Birth> {
-        self.members.birth_of(member)
+        self.membership.members.birth_of(member)
     }
 
     /// The chain hash of every origin up to its newest entry here.
     pub fn chains(&self) -> impl Iterator<Item = (Dot, Chain)> + '_ {
-        self.vector.iter().map(|dot| {
-            let others = || self.others.get(&dot.origin).map(|state| state.chain);
-            let own = dot.origin == self.identity.origin();
-            (dot, if own { self.own.chain } else { others().unwrap_or_default() })
+        self.origins.vector.iter().map(|dot| {
+            let state = self.origins.get(self.identity.origin(), dot.origin);
+            (dot, state.map(|state| state.chain).unwrap_or_default())
         })
     }
 
     /// The chain hash up to an entry that is in the log, or is the last one before it.
     pub fn chain_at(&self, dot: Dot) -> Option<Chain> {
-        if let Some(logged) = self.log.get(dot) {
+        if let Some(logged) = self.log().and_then(|log| log.get(dot)) {
             return (logged.entry.head.dot == dot).then_some(logged.chain);
         }
-        let own = dot.origin == self.identity.origin();
-        let state = if own { Some(&self.own) } else { self.others.get(&dot.origin) }?;
-        if dot.seq == self.vector.get(dot.origin) {
+        let state = self.origins.get(self.identity.origin(), dot.origin)?;
+        if dot.seq == self.origins.vector.get(dot.origin) {
             return Some(state.chain);
         }
-        (self.state.windowed && dot.seq == self.base.get(dot.origin)).then_some(state.base_chain)
+        let replication = self.replication.as_ref().filter(|kept| dot.seq == kept.base.get(dot.origin))?;
+        Some(replication.begins.get(&dot.origin).map(|state| state.chain).unwrap_or_default())
     }
 
     /// Entries that `have` lacks and that are durable here, each after all that it depends on, until about `max_bytes`.
@@ -85,37 +85,42 @@ impl Replica {
         if !have.covers(self.log_base()) {
             return Err(BelowFloor);
         }
-        Ok(self.log.missing(have, durable, max_bytes))
+        Ok(self.log().map(|log| log.missing(have, durable, max_bytes)).unwrap_or_default())
     }
 
     /// Up to which of its own entries peers may have been sent any.
     pub fn offered(&self) -> u64 {
-        self.offered
+        self.replication.as_ref().map_or(0, |replication| replication.offered)
     }
 
     /// How many entries are kept because some member may lack them.
     pub fn log_len(&self) -> usize {
-        self.log.len()
+        self.log().map_or(0, Log::len)
     }
 
     /// How many keys have versions that some member may lack.
     pub fn windows_len(&self) -> usize {
-        self.state.windows.len()
+        self.windows().map_or(0, Windows::len)
     }
 
-    /// The unsettled versions of all keys.
-    pub fn windows(&self) -> &Windows {
-        &self.state.windows
+    /// The unsettled versions of all keys; `None` in a cluster of one.
+    pub fn windows(&self) -> Option<&Windows> {
+        self.replication.as_ref().map(|replication| &replication.windows)
     }
 
-    /// The entries that some member may lack.
-    pub fn log(&self) -> &Log {
-        &self.log
+    /// A key's unsettled versions.
+    pub(crate) fn window(&self, keyspace: Keyspace, key: &[u8]) -> Option<&KeyWindow> {
+        self.windows()?.get(keyspace, key)
+    }
+
+    /// The entries that some member may lack; `None` in a cluster of one.
+    pub fn log(&self) -> Option<&Log> {
+        self.replication.as_ref().map(|replication| &replication.log)
     }
 
     /// How concurrent writes are merged.
     pub fn rules(&self) -> &Rules {
-        &self.state.rules
+        &self.rules
     }
 
     /// The newest merges that decided something, oldest first.
@@ -127,11 +132,11 @@ impl Replica {
     /// unsettled versions.
     pub fn value_by_hash(&self, keyspace: Keyspace, key: &[u8], hash: u128) -> Option<Bytes> {
         let of = |value: &Bytes| xxhash_rust::xxh3::xxh3_128(value) == hash;
-        let present = self.state.live(keyspace, key).0.map(|live| live.value);
+        let present = self.state.recorded(keyspace, key).map(|recorded| recorded.live.value);
         if let Some(value) = present.filter(of) {
             return Some(value);
         }
-        let window = &self.state.windows.get(keyspace, key)?.window;
+        let window = &self.window(keyspace, key)?.window;
         let versions = window.versions().iter().rev().filter_map(|version| match &version.kind {
             ChangeKind::Put { value, .. } => Some(value),
             ChangeKind::Delete | ChangeKind::Expire => None,
@@ -141,20 +146,20 @@ impl Replica {
 
     /// Alarms that are raised, in a fixed order.
     pub fn alarms(&self) -> impl Iterator<Item = Alarm> + '_ {
-        self.alarms.iter().copied()
+        self.state.alarms.iter().copied()
     }
 
     /// Alarms that stop writes here: all but those of other members. Clients see every alarm, as in etcd, where any of
     /// them stops all members; but here each member has its own disk to fill, and the others go on without it.
     pub fn alarms_that_stop(&self) -> impl Iterator<Item = Alarm> + '_ {
-        let elsewhere = |member| member != self.identity.replica && self.members.is_present(member);
+        let elsewhere = |member| member != self.identity.replica && self.membership.members.is_present(member);
         self.alarms().filter(move |alarm| !elsewhere(alarm.member))
     }
 
     /// Keeps a lease alive without a turn in the queue; `None` when it takes one. See
     /// [`crate::store::lease::Leases::renew_in_passing`].
     pub fn renew_in_passing(&self, now: Now, id: LeaseId) -> Option<i64> {
-        self.state.leases.renew_in_passing(now, id, self.state.windowed)
+        self.state.leases.renew_in_passing(now, id, self.replication.is_some())
     }
 
     /// What is known of a lease.
@@ -167,10 +172,10 @@ impl Replica {
         self.state.leases.iter(now)
     }
 
-    /// When the next [`crate::replica::Input::Tick`] has something to do, milliseconds of the monotonic clock: a lease runs
+    /// When the next [`Input::Tick`](crate::Input::Tick) has something to do, milliseconds of the monotonic clock: a lease runs
     /// out, or a hold for a reader of a snapshot is over.
     pub fn next_tick_ms(&self) -> Option<u64> {
-        let hold = (self.hold_until_ms > 0).then_some(self.hold_until_ms);
+        let hold = self.replication.as_ref().and_then(|replication| replication.hold_until_ms);
         self.next_lease_deadline_ms().into_iter().chain(hold).min()
     }
 

@@ -7,39 +7,41 @@
 use std::collections::BTreeSet;
 
 use crate::entry::Past;
+use crate::replica::Replica;
 use crate::replica::origins::OriginState;
-use crate::replica::{Effects, Replica};
-use crate::words::clock::Now;
+use crate::replica::turn::Turn;
 use crate::words::id::{Birth, ReplicaId};
 
 impl Replica {
     /// Goes on under another birth. What it had is from now on as if another replica had made it.
-    pub(crate) fn doubt(&mut self, now: Now, birth: Birth, effects: &mut Effects) {
-        let before = std::mem::take(&mut self.own);
-        if self.vector.get(self.identity.origin()) > 0 {
-            self.others.insert(self.identity.origin(), before);
+    pub(crate) fn doubt(&mut self, turn: &mut Turn, birth: Birth) {
+        let before = std::mem::take(&mut self.origins.own);
+        if self.origins.vector.get(self.identity.origin()) > 0 {
+            self.origins.others.insert(self.identity.origin(), before);
         }
         self.identity.birth = birth;
-        self.own = OriginState::default();
-        self.fresh = self.vector.clone();
-        self.offered = 0;
-        self.past = Past::Doubtful;
-        self.met.clear();
-        self.announce(now, self.identity.replica, birth, effects);
+        self.origins.own = OriginState::default();
+        self.origins.fresh = self.origins.vector.clone();
+        if let Some(replication) = &mut self.replication {
+            replication.offered = 0;
+        }
+        self.membership.past = Past::Doubtful;
+        self.membership.met.clear();
+        self.announce(turn, self.identity.replica, birth);
         // Revisions behind those that are here may have been seen.
-        drop(self.leap(now, effects));
-        effects.head_changed = true;
+        drop(self.leap(turn));
+        turn.effects.head_changed = true;
     }
 
     /// Notes that a member was met that knows no better. When none of them does, this is all that there is.
-    pub(crate) fn meet(&mut self, member: ReplicaId, effects: &mut Effects) {
-        self.met.insert(member);
+    pub(crate) fn meet(&mut self, turn: &mut Turn, member: ReplicaId) {
+        self.membership.met.insert(member);
         let own = self.identity.replica;
-        let mut others = self.members.iter().filter(|member| !member.removed && member.id != own);
-        if self.past == Past::Doubtful && others.all(|member| self.met.contains(&member.id)) {
-            self.past = Past::Known;
-            self.met = BTreeSet::new();
-            effects.head_changed = true;
+        let mut others = self.membership.members.iter().filter(|member| !member.removed && member.id != own);
+        if self.membership.past == Past::Doubtful && others.all(|member| self.membership.met.contains(&member.id)) {
+            self.membership.past = Past::Known;
+            self.membership.met = BTreeSet::new();
+            turn.effects.head_changed = true;
         }
     }
 }

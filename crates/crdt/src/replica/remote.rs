@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::boot::genesis;
 use crate::command::event::{Commit, Event};
 use crate::command::notice::{MergeReport, Notice};
 use crate::entry::{Applied, Change, ChangeKind, Entry, Record};
 use crate::merge::outcome::{self, Outcome};
-use crate::merge::window::{Live, Version};
+use crate::merge::version::Version;
+use crate::replica::Replica;
 use crate::replica::log::Logged;
-use crate::replica::origins::OriginState;
-use crate::replica::{Effects, Replica};
+use crate::replica::turn::Turn;
 use crate::store::history::ChangedKeys;
-use crate::words::clock::Now;
-use crate::words::id::{Birth, ReplicaId};
-use crate::words::key::Keyspace;
+use crate::store::state::Position;
+use crate::words::id::{Birth, Origin, ReplicaId};
+use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
+use crate::words::value::Live;
 use crate::words::vector::VersionVector;
 
 /// How far an entry may be dated ahead of this replica's clock and still drag its logical clock along, milliseconds.
@@ -44,46 +44,50 @@ struct Planned {
     place: usize,
     outcome: Outcome,
     step: Step,
-    /// In which record stands what the key was; zero when it was not there.
-    number_before: u64,
+    /// In which record stands what the key was; `None` when it was not there.
+    number_before: Option<u64>,
 }
 
 impl Planned {
-    /// In which record stands what the key is, once this is done with that record; zero when it is not there.
-    fn rests_on(&self, number: u64) -> u64 {
-        match (self.step, &self.outcome.live) {
-            (Step::Nothing, _) => self.number_before,
-            (_, Some(_)) => number,
-            (_, None) => 0,
+    /// In which record stands what the key is, once this is done with that record; `None` when it is not there.
+    fn rests_on(&self, number: u64) -> Option<u64> {
+        match self.step {
+            Step::Nothing => self.number_before,
+            _ => self.outcome.live.as_ref().map(|_| number),
         }
     }
 }
 
-/// What one revision did.
-#[derive(Default)]
-struct Draft {
+/// What one revision of an entry did.
+struct Shown {
+    revision: Revision,
+    /// Journal number of the entry's record.
+    number: u64,
     keys: ChangedKeys,
     events: SmallVec<[Event; 1]>,
 }
 
-impl Draft {
-    fn sub(&self) -> u32 {
-        self.keys.len() as u32
+impl Shown {
+    fn new(revision: Revision, number: u64) -> Self {
+        Self { revision, number, keys: ChangedKeys::new(), events: SmallVec::new() }
+    }
+
+    /// The position of the next change.
+    fn position(&self) -> Position {
+        Position { revision: self.revision, sub: self.keys.len() as u32, number: self.number }
+    }
+
+    fn push(&mut self, key: Key, event: Event) {
+        self.keys.push((self.keys.len() as u32, key));
+        self.events.push(event);
     }
 }
 
 impl Replica {
     /// Takes a batch of entries from a peer, in its order.
-    pub(crate) fn receive(
-        &mut self,
-        now: Now,
-        from: ReplicaId,
-        births: &[Birth],
-        entries: Vec<Entry>,
-        effects: &mut Effects,
-    ) {
-        if self.members.is_removed(from) {
-            effects.notices.push(Notice::NotAMember { member: from, from });
+    pub(crate) fn receive(&mut self, turn: &mut Turn, from: ReplicaId, births: &[Birth], entries: Vec<Entry>) {
+        if self.membership.members.is_removed(from) {
+            turn.effects.notices.push(Notice::NotAMember { member: from, from });
             return;
         }
         if self.is_outlived(from, births) {
@@ -91,20 +95,20 @@ impl Replica {
         }
         let mut system = false;
         for entry in entries {
-            if self.vector.contains(entry.head.dot) {
+            if self.origins.vector.contains(entry.head.dot) {
                 continue;
             }
             match self.admit(from, &entry) {
                 Ok(()) => {
                     system |= entry.changes.iter().any(|change| change.keyspace == Keyspace::System);
-                    self.apply(now, entry, effects);
+                    self.apply(turn, entry);
                 }
-                Err(notice) => effects.notices.push(notice),
+                Err(notice) => turn.effects.notices.push(notice),
             }
         }
         // Entries alone do not move the floor; what was acknowledged before they came may, and who the members are.
-        if self.acks.ripen(&self.vector) || system {
-            self.advance(now, effects);
+        if self.membership.acks.ripen(&self.origins.vector) || system {
+            self.advance(turn);
         }
     }
 
@@ -116,7 +120,7 @@ impl Replica {
 
     /// The births under which entries of a member are known.
     pub fn births_of(&self, member: ReplicaId) -> impl Iterator<Item = Birth> + '_ {
-        let origins = self.vector.iter().map(|dot| dot.origin);
+        let origins = self.origins.vector.iter().map(|dot| dot.origin);
         origins.filter(move |origin| origin.replica == member).map(|origin| origin.birth)
     }
 
@@ -127,21 +131,21 @@ impl Replica {
         if head.first_seq == 0 || head.first_seq > dot.seq || entry.changes.is_empty() {
             return Err(Notice::Malformed { dot, from });
         }
-        if entry.changes.iter().any(|change| change.key.is_empty() || change.local) || origin == genesis::ORIGIN {
+        if entry.changes.iter().any(|change| change.key.is_empty() || change.local) || origin == Origin::GENESIS {
             return Err(Notice::Malformed { dot, from });
         }
-        let known = self.vector.get(origin);
+        let known = self.origins.vector.get(origin);
         if origin == self.identity.origin() {
             return Err(Notice::OwnTailLost { dot, from });
         }
-        if head.first_seq > known + 1 || !self.vector.covers(&head.depends) {
+        if head.first_seq > known + 1 || !self.origins.vector.covers(&head.depends) {
             return Err(Notice::TooEarly { dot, from });
         }
-        let state = self.others.get(&origin);
+        let state = self.origins.others.get(&origin);
         if head.first_seq == known + 1 && state.map(|state| state.chain).unwrap_or_default() != head.previous {
             return Err(Notice::Forked { dot, from });
         }
-        if self.members.get(origin.replica).is_none() {
+        if self.membership.members.get(origin.replica).is_none() {
             return Err(Notice::NotAMember { member: origin.replica, from });
         }
         let depends_on = |vector: &VersionVector| {
@@ -153,42 +157,40 @@ impl Replica {
                 head.depends.contains(on) || before.is_some_and(|before| before.contains(on))
             })
         };
-        if !depends_on(&self.floor) {
+        // Whoever is alone has settled nothing that another may lack.
+        if !self.replication.as_ref().is_none_or(|replication| depends_on(&replication.floor)) {
             return Err(Notice::BelowFloor { dot, from });
         }
         Ok(())
     }
 
     /// Applies an entry whole.
-    pub(crate) fn apply(&mut self, now: Now, entry: Entry, effects: &mut Effects) {
-        self.apply_unsettled(now, entry, &[], effects);
+    pub(crate) fn apply(&mut self, turn: &mut Turn, entry: Entry) {
+        self.apply_unsettled(turn, entry, &[]);
     }
 
     /// Applies an entry but for those of its changes (by their places) that are settled: what the keys are here contains
     /// them.
-    pub(crate) fn apply_unsettled(&mut self, now: Now, entry: Entry, settled: &[u32], effects: &mut Effects) {
-        self.state.now = now;
-        self.leave_full_space(now, effects);
+    pub(crate) fn apply_unsettled(&mut self, turn: &mut Turn, entry: Entry, settled: &[u32]) {
+        self.leave_full_space(turn);
+        self.open_up();
         let head = entry.head.clone();
         let origin = head.dot.origin;
-        let state = self.others.entry(origin).or_default();
-        if !head.depends.is_empty() {
-            let mut deps = VersionVector::clone(&state.deps);
-            deps.merge(&head.depends);
-            state.deps = Arc::new(deps);
-        }
+        let state = self.origins.others.entry(origin).or_default();
+        state.depend(&head.depends);
         state.chain = state.chain.extend(&head, &entry.changes);
         let (deps, chain) = (Arc::clone(&state.deps), state.chain);
 
-        let number = self.next_number;
-        self.next_number += 1;
+        let number = self.journal.number();
         let mut changes: Vec<Change> =
             entry.changes.iter().map(|change| Change { applied: Applied::Not, ..change.travelling() }).collect();
-        let planned = self.plan(&changes, settled, &head, &deps, effects);
-        let (revision, outcomes) = self.carry_out(&planned, &mut changes, number, effects);
-        for plan in &planned {
-            let change = &changes[plan.place];
-            self.state.windows.note(change.keyspace, &change.key, plan.rests_on(number));
+        let planned = self.plan(turn, &changes, settled, &head, &deps);
+        let (revision, outcomes) = self.carry_out(turn, &planned, &mut changes, number);
+        if let Some(replication) = &mut self.replication {
+            for plan in &planned {
+                let change = &changes[plan.place];
+                replication.windows.note(change.keyspace, &change.key, plan.rests_on(number));
+            }
         }
         if changes.iter().any(|change| change.applied == Applied::Not) || !outcomes.is_empty() {
             // Once settled, what it says beside what is here is of no use.
@@ -196,32 +198,31 @@ impl Replica {
         }
         let record =
             Record { number, revision, head, changes, outcomes, trimmed: false, settled: false, left_out: false };
-        effects.records.push(record.encode());
+        turn.effects.records.push(record.encode());
         let (dot, stamp) = (record.head.dot, record.head.stamp);
         debug_assert!(entry.changes.iter().all(|change| *change == change.travelling()), "what is this replica's own");
-        self.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
-        self.vector.advance(dot);
-        self.fresh.advance(dot);
-        self.witness(now, dot.origin, stamp, effects);
-        self.follow_system(now, record.changes.iter().filter(|c| c.keyspace == Keyspace::System), effects);
+        self.open_up().log.push(Logged { number, entry: Arc::new(entry), deps, chain });
+        self.origins.vector.advance(dot);
+        self.origins.fresh.advance(dot);
+        self.witness(turn, dot.origin, stamp);
+        self.follow_system(turn, record.changes.iter().filter(|c| c.keyspace == Keyspace::System));
     }
 
     /// Adds the entry's versions to their windows and looks what comes of it.
     fn plan(
         &mut self,
+        turn: &mut Turn,
         changes: &[Change],
         settled: &[u32],
         head: &crate::entry::EntryHead,
         deps: &Arc<VersionVector>,
-        effects: &mut Effects,
     ) -> Vec<Planned> {
         let mut last = last_places(changes);
         last.retain(|place| !settled.iter().any(|settled| *settled as usize == *place));
         let mut planned = Vec::with_capacity(last.len());
         for place in last {
             let change = &changes[place];
-            let (before, number_before) = self.state.live(change.keyspace, &change.key);
-            self.state.windows.open(change.keyspace, &change.key, || (before.clone(), number_before));
+            let before = self.state.recorded(change.keyspace, &change.key);
             let version = Version {
                 dot: head.dot,
                 stamp: head.stamp,
@@ -230,9 +231,12 @@ impl Replica {
                 version: change.version,
                 incarnation: change.incarnation,
             };
-            let rules = Arc::clone(&self.state.rules);
-            let Some(window) = self.state.windows.add(change.keyspace, &change.key, version) else { continue };
+            let rules = Arc::clone(&self.rules);
+            let windows = &mut self.open_up().windows;
+            windows.open(change.keyspace, &change.key, before.as_ref());
+            let Some(window) = windows.add(change.keyspace, &change.key, version) else { continue };
             let outcome = window.outcome(&rules, change.keyspace, &change.key);
+            let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
             let step = match (&before, &outcome.live) {
                 (None, None) => Step::Nothing,
                 (before, after) if before == after => Step::Nothing,
@@ -255,9 +259,9 @@ impl Replica {
                     revision: match step {
                         _ if change.keyspace == Keyspace::System => None,
                         Step::Nothing => None,
-                        Step::Put | Step::Delete => Some(self.revision.next()),
+                        Step::Put | Step::Delete => Some(self.state.revision.next()),
                         // Behind the delete of what was there.
-                        Step::Replace => Some(self.revision.next().next()),
+                        Step::Replace => Some(self.state.revision.next().next()),
                     },
                     rule,
                     given_up: outcome.given_up.clone(),
@@ -266,7 +270,7 @@ impl Replica {
                 if self.merges.len() > RECENT_MERGES {
                     self.merges.pop_front();
                 }
-                effects.notices.push(Notice::Merged(report));
+                turn.effects.notices.push(Notice::Merged(report));
             }
             planned.push(Planned { place, outcome, step, number_before });
         }
@@ -276,96 +280,72 @@ impl Replica {
     /// Does what is planned, marks what the changes gave, and tells the revision and what the changes do not say.
     fn carry_out(
         &mut self,
+        turn: &mut Turn,
         planned: &[Planned],
         changes: &mut [Change],
         number: u64,
-        effects: &mut Effects,
     ) -> (Option<Revision>, Vec<Change>) {
-        let first = self.revision.next();
-        let (mut now, mut later) = (Draft::default(), Draft::default());
+        let first = self.state.revision.next();
+        let (mut at, mut later) = (Shown::new(first, number), Shown::new(first.next(), number));
         let mut outcomes = vec![];
         for plan in planned {
             let change = &mut changes[plan.place];
+            let live = plan.outcome.live.as_ref();
             if change.keyspace == Keyspace::System {
-                if plan.step == Step::Nothing {
-                    continue;
+                if plan.step != Step::Nothing {
+                    self.state.set_system(&change.key, live, number);
+                    record(change, live, 0, Revision::default(), Applied::AsIs, &mut outcomes);
                 }
-                self.state.set_system(&change.key, plan.outcome.live.as_ref(), number);
-                record(change, plan.outcome.live.as_ref(), 0, Revision::default(), Applied::AsIs, &mut outcomes);
                 continue;
             }
-            match (plan.step, &plan.outcome.live) {
+            let position = at.position();
+            match (plan.step, live) {
                 (Step::Nothing, _) => {}
-                (Step::Delete, _) | (Step::Replace, None) | (Step::Put, None) => {
-                    let sub = now.sub();
-                    let (key, event, _) = self.state.bury(&change.key, first, sub, number);
-                    now.events.push(event);
-                    now.keys.push((sub, key));
-                    record(change, None, sub, Revision::default(), Applied::AsIs, &mut outcomes);
-                }
                 (Step::Put, Some(live)) => {
-                    let sub = now.sub();
-                    let (key, event, created) = self.state.set(&change.key, live, first, sub, number);
-                    now.events.push(event);
-                    now.keys.push((sub, key));
-                    record(change, Some(live), sub, created, Applied::AsIs, &mut outcomes);
+                    let (key, event, created) = self.state.set(turn.now, &change.key, live, position);
+                    at.push(key, event);
+                    record(change, Some(live), position.sub, created, Applied::AsIs, &mut outcomes);
                 }
-                (Step::Replace, Some(live)) => {
-                    let sub = now.sub();
-                    let (key, event, incarnation) = self.state.bury(&change.key, first, sub, number);
-                    now.events.push(event);
-                    now.keys.push((sub, key));
-                    outcomes.push(Change {
-                        sub,
-                        kind: ChangeKind::Delete,
-                        create_revision: Revision::default(),
-                        version: 0,
-                        incarnation,
-                        applied: Applied::AsIs,
-                        ..change.clone()
-                    });
-                    let sub = later.sub();
-                    let (key, event, created) = self.state.set(&change.key, live, first.next(), sub, number);
-                    later.events.push(event);
-                    later.keys.push((sub, key));
-                    record(change, Some(live), sub, created, Applied::Later, &mut outcomes);
+                (Step::Delete | Step::Replace | Step::Put, _) => {
+                    if let Some(buried) = self.state.bury(turn.now, &change.key, position) {
+                        at.push(buried.key, buried.event);
+                        let ended = buried.before.live.incarnation;
+                        let delete = Change { sub: position.sub, applied: Applied::AsIs, ..change.deleted(ended) };
+                        match live {
+                            Some(_) => outcomes.push(delete),
+                            None => {
+                                record(change, None, position.sub, Revision::default(), Applied::AsIs, &mut outcomes)
+                            }
+                        }
+                    }
+                    if let Some(live) = live {
+                        let position = later.position();
+                        let (key, event, created) = self.state.set(turn.now, &change.key, live, position);
+                        later.push(key, event);
+                        record(change, Some(live), position.sub, created, Applied::Later, &mut outcomes);
+                    }
                 }
             }
         }
         let mut touched = None;
-        for draft in [now, later] {
-            if !draft.keys.is_empty() {
-                self.revision = self.revision.next();
-                touched.get_or_insert(self.revision);
-                self.history.push(draft.keys);
-                effects.commits.push(Commit { revision: self.revision, events: draft.events });
+        for shown in [at, later] {
+            if !shown.keys.is_empty() {
+                self.state.push(shown.keys);
+                touched.get_or_insert(self.state.revision);
+                turn.effects.commits.push(Commit { revision: self.state.revision, events: shown.events });
             }
         }
         (touched, outcomes)
     }
 
     /// Lets a stamp drag the clock along, within bounds.
-    fn witness(
-        &mut self,
-        now: Now,
-        origin: crate::words::id::Origin,
-        stamp: crate::words::clock::Stamp,
-        effects: &mut Effects,
-    ) {
-        let limit_ms = now.wall_ms.saturating_add(CLOCK_DRAG_MAX_MS);
+    fn witness(&mut self, turn: &mut Turn, origin: Origin, stamp: crate::words::clock::Stamp) {
+        let limit_ms = turn.now.wall_ms.saturating_add(CLOCK_DRAG_MAX_MS);
         if stamp.wall_ms() > limit_ms {
-            let ahead_ms = stamp.wall_ms().saturating_sub(now.wall_ms);
-            effects.notices.push(Notice::ClockAhead { origin, ahead_ms });
+            let ahead_ms = stamp.wall_ms().saturating_sub(turn.now.wall_ms);
+            turn.effects.notices.push(Notice::ClockAhead { origin, ahead_ms });
         }
         self.clock.witness_until(stamp, limit_ms);
-    }
-}
-
-impl OriginState {
-    /// The state of an origin of which nothing is known but where its log begins.
-    pub(crate) fn at(base: crate::entry::OriginHead) -> Self {
-        let deps = Arc::new(base.deps);
-        Self { chain: base.chain, deps: Arc::clone(&deps), base_chain: base.chain, base_deps: deps }
     }
 }
 

@@ -8,32 +8,9 @@ use bytes::Bytes;
 
 use crate::entry::{Applied, Change, ChangeKind, Record};
 use crate::replica::Replica;
+use crate::store::sweep::Dead;
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
-
-/// Records that lost a change since the last sweep.
-#[derive(Clone, Debug, Default)]
-pub struct Dead {
-    changes: Vec<u64>,
-    graves: Vec<u64>,
-}
-
-impl Dead {
-    /// A value in that record is gone.
-    pub fn change(&mut self, number: u64) {
-        self.changes.push(number);
-    }
-
-    /// A tombstone in that record is gone.
-    pub fn grave(&mut self, number: u64) {
-        self.graves.push(number);
-    }
-
-    /// A value in that record is gone, or a tombstone.
-    pub fn add(&mut self, number: u64, tombstone: bool) {
-        if tombstone { self.grave(number) } else { self.change(number) }
-    }
-}
 
 /// What one slice of sweeping did.
 #[derive(Debug, Default)]
@@ -47,52 +24,24 @@ pub struct Sweep {
 impl Replica {
     /// Drops a slice of what the last compaction hid, at most about `max_changes` of it.
     pub fn sweep(&mut self, max_changes: usize) -> Sweep {
-        let done = self.sweep_keys(max_changes);
+        let done = self.state.sweep(max_changes);
         let Dead { changes, graves } = std::mem::take(&mut self.state.dead);
         let (held, mut dead): (Vec<_>, Vec<_>) = changes.into_iter().partition(|number| self.is_retained(*number));
-        self.held.extend(held);
-        self.graves.extend(graves);
-        while let Some(&grave) = self.graves.first() {
+        self.journal.held.extend(held);
+        self.journal.graves.extend(graves);
+        while let Some(&grave) = self.journal.graves.first() {
             if self.is_retained(grave) {
-                self.held.insert(grave);
+                self.journal.held.insert(grave);
             }
-            if self.held.first().is_some_and(|held| *held <= grave) {
+            if self.journal.held.first().is_some_and(|held| *held <= grave) {
                 break;
             }
-            self.graves.remove(&grave);
+            self.journal.graves.remove(&grave);
             dead.push(grave);
         }
         dead.sort_unstable();
         dead.dedup();
         Sweep { dead, done }
-    }
-
-    fn sweep_keys(&mut self, max_changes: usize) -> bool {
-        let at = self.state.compacted;
-        let mut budget = max_changes;
-        while budget > 0 {
-            let retired = self.retired.pop_front();
-            let keys = match self.history.peek() {
-                _ if retired.is_some() => retired,
-                Some((revision, _)) if revision < at => self.history.pop(),
-                // What changed at the compacted revision itself stays in the history: a watch may start there.
-                Some((revision, keys)) if revision == at && self.swept < at => {
-                    self.swept = at;
-                    Some(keys.clone())
-                }
-                _ => None,
-            };
-            let Some(keys) = keys else {
-                self.swept = at;
-                return true;
-            };
-            budget = budget.saturating_sub(keys.len());
-            let dead = &mut self.state.dead;
-            for (_, key) in &keys {
-                self.state.index.compact(key, at, &mut |number, tombstone| dead.add(number, tombstone));
-            }
-        }
-        false
     }
 
     /// What is left of a record on disk after a sweep; `None` when nothing of it is needed any more.
@@ -102,7 +51,7 @@ impl Replica {
             return Some(record.clone());
         };
         let number = decoded.number;
-        if self.log.by_number(number).is_some() {
+        if self.log().is_some_and(|log| log.by_number(number).is_some()) {
             return Some(record.clone());
         }
         let revision = decoded.revision;
@@ -124,11 +73,11 @@ impl Replica {
         if change.applied == Applied::Not {
             return false;
         }
-        if !matches!(change.kind, ChangeKind::Put { .. }) && self.graves.contains(&number) {
+        if !matches!(change.kind, ChangeKind::Put { .. }) && self.journal.graves.contains(&number) {
             return true;
         }
-        let window = self.state.windows.get(change.keyspace, &change.key);
-        if window.is_some_and(|window| window.base_number == number) {
+        let window = self.window(change.keyspace, &change.key);
+        if window.is_some_and(|window| window.base_number == Some(number)) {
             return true;
         }
         match change.keyspace {

@@ -70,18 +70,18 @@ struct StoredKeyValue {
 ///
 /// etcd itself answers another hash at exactly the last ten compacted revisions, until it restarts: one that it
 /// computed while compacting, over versions that are gone afterwards.
-pub fn hash_kv(index: &Index, compacted: Revision, at: Revision) -> u32 {
+pub fn hash_kv(index: &Index, compacted: Option<Revision>, at: Revision) -> u32 {
     // Versions with whether a compaction at `at` keeps them: of each key the newest, unless it is a tombstone.
     let mut stored = Vec::new();
     let mut any_kept = false;
     for (key, versions) in index.iter() {
         let upto = versions.partition_point(|v| v.revision <= at);
-        let hidden = versions.partition_point(|v| v.revision <= compacted);
+        let hidden = versions.partition_point(|v| Some(v.revision) <= compacted);
         for (place, version) in versions.iter().enumerate().take(upto).skip(hidden.saturating_sub(1)) {
-            if version.value.is_none() && version.revision <= compacted {
+            if !version.is_live() && Some(version.revision) <= compacted {
                 continue;
             }
-            let kept = place + 1 == upto && version.value.is_some();
+            let kept = place + 1 == upto && version.is_live();
             any_kept |= kept;
             stored.push((key, version, kept));
         }
@@ -92,20 +92,20 @@ pub fn hash_kv(index: &Index, compacted: Revision, at: Revision) -> u32 {
     let mut digest = crc.digest();
     digest.update(b"key");
     for (key, version, kept) in stored {
-        if version.revision <= compacted && any_kept && !kept {
+        if Some(version.revision) <= compacted && any_kept && !kept {
             continue;
         }
         digest.update(&version.revision.get().to_be_bytes());
         digest.update(b"_");
         digest.update(&i64::from(version.sub).to_be_bytes());
-        let stored = match &version.value {
-            Some(value) => StoredKeyValue {
+        let stored = match &version.content {
+            Some(content) => StoredKeyValue {
                 key: key.clone(),
-                create_revision: version.create_revision.get(),
+                create_revision: content.create_revision.get(),
                 mod_revision: version.revision.get(),
-                version: version.version,
-                value: value.clone(),
-                lease: version.lease.map_or(0, LeaseId::get),
+                version: content.version,
+                value: content.value.clone(),
+                lease: content.lease.map_or(0, LeaseId::get),
             },
             None => {
                 digest.update(b"t");

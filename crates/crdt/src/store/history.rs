@@ -85,9 +85,9 @@ fn commit(index: &Index, revision: Revision, keys: &ChangedKeys) -> Commit {
 
 /// The event that tells watchers of a version; `prev` is what was visible at the revision before.
 pub fn event(key: &Key, prev: Option<&KeyVersion>, version: &KeyVersion) -> Event {
-    let prev = prev.filter(|v| v.value.is_some()).map(|v| v.to_key_value(key));
-    if version.value.is_some() {
-        return Event { kind: EventKind::Put, kv: version.to_key_value(key), prev };
+    let prev = prev.and_then(|prev| prev.to_key_value(key));
+    if let Some(kv) = version.to_key_value(key) {
+        return Event { kind: EventKind::Put, kv, prev };
     }
     let kv = KeyValue {
         key: key.clone(),

@@ -11,28 +11,10 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::command::op::KeyValue;
-use crate::merge::window::Live;
-use crate::words::clock::Stamp;
-use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::words::id::LeaseId;
 use crate::words::key::{Key, KeyRange};
 use crate::words::revision::Revision;
-
-/// One life of a key, named by the put that began it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Incarnation {
-    /// When that put was made.
-    pub stamp: Stamp,
-    /// The entry it was in.
-    pub dot: Dot,
-}
-
-impl Incarnation {
-    /// No life at all: what has none of its own yet.
-    pub const NONE: Self = Self {
-        stamp: Stamp::new(0),
-        dot: Dot { origin: Origin { replica: ReplicaId::new(0), birth: Birth::new(0) }, seq: 0 },
-    };
-}
+use crate::words::value::Incarnation;
 
 /// What one revision made of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,37 +23,44 @@ pub struct KeyVersion {
     pub revision: Revision,
     /// The position within the revision's transaction, counted from 0; orders what one transaction did.
     pub sub: u32,
-    /// The value; `None` for a tombstone.
-    pub value: Option<Bytes>,
-    /// When this life of the key began.
+    /// Journal number of the record that holds it.
+    pub number: u64,
+    /// The incarnation this version belongs to (of a tombstone: the one it ended).
+    pub incarnation: Incarnation,
+    /// What the key holds; `None` for a tombstone.
+    pub content: Option<Content>,
+}
+
+/// What a key that is there holds, as its replica shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Content {
+    /// The value.
+    pub value: Bytes,
+    /// When this incarnation of the key began.
     pub create_revision: Revision,
-    /// How often the key was written in this life; zero for a tombstone.
+    /// How often the key was written in this incarnation, counted from 1.
     pub version: i64,
     /// The lease the key hangs on.
     pub lease: Option<LeaseId>,
-    /// The life this version belongs to (of a tombstone: the one it ended).
-    pub incarnation: Incarnation,
-    /// Journal number of the record that holds it.
-    pub number: u64,
 }
 
 impl KeyVersion {
-    /// What the key holds, if it is there.
-    pub fn live(&self) -> Option<Live> {
-        let value = self.value.clone()?;
-        Some(Live { value, lease: self.lease, version: self.version, incarnation: self.incarnation })
+    /// Whether the key is there.
+    pub fn is_live(&self) -> bool {
+        self.content.is_some()
     }
 
-    /// The version as clients see it.
-    pub fn to_key_value(&self, key: &Key) -> KeyValue {
-        KeyValue {
+    /// The version as clients see it; `None` for a tombstone.
+    pub fn to_key_value(&self, key: &Key) -> Option<KeyValue> {
+        let content = self.content.as_ref()?;
+        Some(KeyValue {
             key: key.clone(),
-            value: self.value.clone().unwrap_or_default(),
-            create_revision: self.create_revision,
+            value: content.value.clone(),
+            create_revision: content.create_revision,
             mod_revision: self.revision,
-            version: self.version,
-            lease: self.lease,
-        }
+            version: content.version,
+            lease: content.lease,
+        })
     }
 }
 
@@ -95,10 +84,24 @@ pub fn newest_at(versions: &[KeyVersion], at: Revision) -> Option<&KeyVersion> {
     }
 }
 
+fn push(versions: &mut Versions, version: KeyVersion) {
+    let place = |version: &KeyVersion| (version.revision, version.sub);
+    debug_assert!(versions.last().is_none_or(|newest| place(newest) < place(&version)));
+    versions.push(version);
+}
+
+/// What an event at that revision says was there before: the newest version that an earlier revision made.
+pub fn shown_before(versions: &[KeyVersion], revision: Revision) -> Option<&KeyVersion> {
+    match versions.last() {
+        Some(newest) if newest.revision == revision => newest_at(versions, revision.prev()),
+        newest => newest,
+    }
+}
+
 impl Index {
     /// The key's value at that revision, unless absent or deleted then.
     pub fn get(&self, key: &[u8], at: Revision) -> Option<&KeyVersion> {
-        newest_at(self.keys.get(key)?, at).filter(|v| v.value.is_some())
+        newest_at(self.keys.get(key)?, at).filter(|version| version.is_live())
     }
 
     /// The key's newest version, put or tombstone, with the key as it is stored.
@@ -122,7 +125,7 @@ impl Index {
     ) -> impl Iterator<Item = (&'a Key, &'a KeyVersion)> + use<'a> {
         self.versions_of(range)
             .filter_map(move |(key, versions)| Some((key, newest_at(versions, at)?)))
-            .filter(|(_, version)| version.value.is_some())
+            .filter(|(_, version)| version.is_live())
     }
 
     /// Every version of every key, keys in order.
@@ -160,40 +163,43 @@ impl Index {
         self.versions
     }
 
-    /// Adds a version, in one look-up. It must be newer than every version of that key that is here. `complete` is given
-    /// the key as it is stored, its versions so far, and the new one, which it may change.
-    pub fn write<T>(
-        &mut self,
-        key: &[u8],
-        mut version: KeyVersion,
-        complete: impl FnOnce(&Key, &[KeyVersion], &mut KeyVersion) -> T,
-    ) -> T {
+    /// Adds a version, in one look-up. `make` is given the key as it is stored and its versions so far; the version that
+    /// it makes must be newer than all of these.
+    pub fn write<T>(&mut self, key: &[u8], make: impl FnOnce(&Key, &[KeyVersion]) -> (KeyVersion, T)) -> T {
         // Copied: what came from a socket or the journal shares the memory of a whole frame.
         match self.keys.entry(Bytes::copy_from_slice(key)) {
             Entry::Occupied(mut entry) => {
-                let key = entry.key().clone();
-                let versions = entry.get_mut();
-                let done = complete(&key, versions, &mut version);
-                let newest = versions.last();
-                debug_assert!(newest.is_none_or(|v| (v.revision, v.sub) < (version.revision, version.sub)));
-                let was_live = newest.is_some_and(|v| v.value.is_some());
-                match (was_live, version.value.is_some()) {
-                    (false, true) => self.live += 1,
-                    (true, false) => self.live -= 1,
-                    _ => {}
-                }
-                versions.push(version);
+                let (version, made) = make(entry.key(), entry.get());
+                self.live += usize::from(version.is_live());
+                self.live -= usize::from(entry.get().last().is_some_and(KeyVersion::is_live));
                 self.versions += 1;
-                done
+                push(entry.get_mut(), version);
+                made
             }
             Entry::Vacant(entry) => {
-                let done = complete(entry.key(), &[], &mut version);
-                self.live += usize::from(version.value.is_some());
+                let (version, made) = make(entry.key(), &[]);
+                self.live += usize::from(version.is_live());
                 self.versions += 1;
                 entry.insert(SmallVec::from_buf([version]));
-                done
+                made
             }
         }
+    }
+
+    /// The same for a key that has versions, unless `make` makes none.
+    pub fn append<T>(
+        &mut self,
+        key: &[u8],
+        make: impl FnOnce(&Key, &[KeyVersion]) -> Option<(KeyVersion, T)>,
+    ) -> Option<T> {
+        let bounds = (Bound::Included(key), Bound::Included(key));
+        let (key, versions) = self.keys.range_mut::<[u8], _>(bounds).next()?;
+        let (version, made) = make(key, versions)?;
+        self.live += usize::from(version.is_live());
+        self.live -= usize::from(versions.last().is_some_and(KeyVersion::is_live));
+        self.versions += 1;
+        push(versions, version);
+        Some(made)
     }
 
     /// Whether a version of the key is of that place in history and in that record.
@@ -212,7 +218,10 @@ impl Index {
         for versions in self.keys.values_mut() {
             for version in versions {
                 if version.revision < revision {
-                    (version.revision, version.create_revision) = (revision, revision);
+                    version.revision = revision;
+                    if let Some(content) = &mut version.content {
+                        content.create_revision = revision;
+                    }
                 }
             }
         }
@@ -225,11 +234,11 @@ impl Index {
         let Some(versions) = self.keys.get_mut(key) else { return };
         let hidden = versions.partition_point(|v| v.revision <= at);
         let Some(newest) = hidden.checked_sub(1) else { return };
-        let gone = versions[newest].value.is_none() && versions[newest].revision < at;
+        let gone = !versions[newest].is_live() && versions[newest].revision < at;
         let keep_from = if gone { hidden } else { newest };
         self.versions -= keep_from as u64;
         for version in versions.drain(..keep_from) {
-            dropped(version.number, version.value.is_none());
+            dropped(version.number, !version.is_live());
         }
         if versions.is_empty() {
             self.keys.remove(key);
@@ -243,7 +252,7 @@ impl Index {
         let keys: Vec<Key> = self
             .keys
             .iter()
-            .filter(|(_, v)| v.len() > 1 || v.first().is_some_and(|v| v.value.is_none()))
+            .filter(|(_, v)| v.len() > 1 || v.first().is_some_and(|v| !v.is_live()))
             .map(|(key, _)| key.clone())
             .collect();
         for key in keys {
@@ -255,25 +264,30 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::clock::Stamp;
+    use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 
     fn version(revision: i64, value: Option<&'static str>) -> KeyVersion {
         let origin = Origin { replica: ReplicaId::new(1), birth: Birth::new(1) };
-        KeyVersion {
-            revision: Revision::new(revision),
-            sub: 0,
-            value: value.map(|v| Bytes::from_static(v.as_bytes())),
+        let content = |value: &'static str| Content {
+            value: Bytes::from_static(value.as_bytes()),
             create_revision: Revision::new(revision),
             version: 1,
             lease: None,
-            incarnation: Incarnation { stamp: Stamp::default(), dot: Dot { origin, seq: 1 } },
+        };
+        KeyVersion {
+            revision: Revision::new(revision),
+            sub: 0,
             number: revision as u64,
+            incarnation: Incarnation { stamp: Stamp::default(), dot: Dot { origin, seq: 1 } },
+            content: value.map(content),
         }
     }
 
     fn index(versions: &[(i64, Option<&'static str>)]) -> (Index, Key) {
         let (mut index, key) = (Index::default(), Key::from_static(b"k"));
         for (revision, value) in versions {
-            index.write(&key, version(*revision, *value), |_, _, _| ());
+            index.write(&key, |_, _| (version(*revision, *value), ()));
         }
         (index, key)
     }

@@ -6,5 +6,6 @@ pub(crate) mod index;
 pub(crate) mod lease;
 pub(crate) mod read;
 pub(crate) mod state;
+pub(crate) mod sweep;
 pub(crate) mod system;
 pub(crate) mod txn;

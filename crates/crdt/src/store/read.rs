@@ -6,7 +6,7 @@ use crate::command::op::{
     Compare, CompareResult, CompareTarget, KeyValue, RangeOp, RangeReply, ReadAt, Refusal, RevisionBounds, SortOrder,
     SortTarget,
 };
-use crate::store::index::Index;
+use crate::store::index::{Index, KeyVersion};
 use crate::words::key::KeyRange;
 use crate::words::revision::Revision;
 
@@ -17,8 +17,8 @@ pub struct View<'a> {
     pub index: &'a Index,
     /// The revision that counts as the newest.
     pub current: Revision,
-    /// The revision of the last compaction; -1 for none.
-    pub compacted: Revision,
+    /// The revision of the last compaction.
+    pub compacted: Option<Revision>,
     /// Whether other replicas have revisions too, in spaces of their own.
     pub shared: bool,
 }
@@ -38,7 +38,8 @@ impl View<'_> {
             ReadAt::Latest => Ok(()),
             ReadAt::Revision(at) if self.is_foreign(Revision::new(at)) => Err(Refusal::Compacted),
             ReadAt::Revision(at) if Revision::new(at) > self.current => Err(Refusal::FutureRevision),
-            ReadAt::Revision(at) if Revision::new(at) < self.compacted => Err(Refusal::Compacted),
+            // etcd counts its last compaction from -1.
+            ReadAt::Revision(at) if at < self.compacted.map_or(-1, Revision::get) => Err(Refusal::Compacted),
             ReadAt::Revision(_) => Ok(()),
         }
     }
@@ -54,7 +55,7 @@ impl View<'_> {
             ReadAt::Revision(at) if at > 0 => Revision::new(at),
             ReadAt::Latest | ReadAt::Revision(_) => self.current,
         };
-        if at < self.compacted {
+        if Some(at) < self.compacted {
             return Err(Refusal::Compacted);
         }
         let mut found = self.index.range(&op.range, at);
@@ -69,7 +70,7 @@ impl View<'_> {
         let without_lease = op.keys_only && op.sort.0 != SortTarget::Value;
         let mut kvs: Vec<KeyValue> = Vec::new();
         for (key, version) in found.by_ref().take(if fetch > 0 { fetch } else { usize::MAX }) {
-            let mut kv = version.to_key_value(key);
+            let Some(mut kv) = version.to_key_value(key) else { continue };
             if without_lease {
                 kv.lease = None;
             }
@@ -109,13 +110,14 @@ impl View<'_> {
             };
             return relates(absent, compare.result);
         }
-        found.all(|(_, version)| {
+        found.all(|(_, KeyVersion { revision, content, .. })| {
+            let Some(content) = content else { return false };
             let ordering = match &compare.target {
-                CompareTarget::Value(value) => version.value.as_deref().unwrap_or_default().cmp(&value[..]),
-                CompareTarget::Create(n) => version.create_revision.get().cmp(n),
-                CompareTarget::Mod(n) => version.revision.get().cmp(n),
-                CompareTarget::Version(n) => version.version.cmp(n),
-                CompareTarget::Lease(n) => version.lease.map_or(0, |lease| lease.get()).cmp(n),
+                CompareTarget::Value(value) => content.value.cmp(value),
+                CompareTarget::Create(n) => content.create_revision.get().cmp(n),
+                CompareTarget::Mod(n) => revision.get().cmp(n),
+                CompareTarget::Version(n) => content.version.cmp(n),
+                CompareTarget::Lease(n) => content.lease.map_or(0, |lease| lease.get()).cmp(n),
                 CompareTarget::Unknown => Ordering::Equal,
             };
             relates(ordering, compare.result)
@@ -124,7 +126,7 @@ impl View<'_> {
 
     /// All present values of the range, in order.
     pub fn all(&self, range: &KeyRange) -> Vec<KeyValue> {
-        self.index.range(range, self.current).map(|(key, version)| version.to_key_value(key)).collect()
+        self.index.range(range, self.current).filter_map(|(key, version)| version.to_key_value(key)).collect()
     }
 }
 

@@ -1,161 +1,154 @@
-//! What transactions and remote entries change: the keys, and what is derived from them.
+//! The state: all keys with their history, and what is derived from them.
 
-use std::sync::Arc;
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::Bytes;
 
 use crate::command::event::Event;
-use crate::merge::rules::Rules;
-use crate::merge::window::Live;
-use crate::merge::windows::Windows;
-use crate::replica::sweep::Dead;
+use crate::command::op::Alarm;
 use crate::store::digest::Digest;
-use crate::store::history;
-use crate::store::index::{Incarnation, Index, KeyVersion};
+use crate::store::history::{self, ChangedKeys, History};
+use crate::store::index::{self, Content, Index, KeyVersion};
 use crate::store::lease::Leases;
+use crate::store::read::View;
+use crate::store::sweep::Dead;
 use crate::store::system::{System, SystemValue};
 use crate::words::clock::Now;
 use crate::words::key::{self, Key, Keyspace};
 use crate::words::revision::Revision;
+use crate::words::value::{Incarnation, Live};
 
-/// What a transaction, or an entry of another replica, may change.
+/// All keys with their history, and what is derived from them.
 pub struct State {
-    /// What the clocks say, for what is counted from it.
-    pub now: Now,
     /// All client keys.
     pub index: Index,
+    /// Which keys changed at which revision of the present space.
+    pub history: History,
+    /// What changed in spaces that a leap has left, still to be swept.
+    pub retired: VecDeque<ChangedKeys>,
+    /// The newest revision.
+    pub revision: Revision,
+    /// Revision of the last compaction.
+    pub compacted: Option<Revision>,
+    /// How far the last compaction has been swept.
+    pub swept: Option<Revision>,
+    /// Keys that were last written before this revision show it as create and mod revision.
+    pub restamped: Option<Revision>,
     /// All system keys.
     pub system: System,
     /// All leases.
     pub leases: Leases,
-    /// Revision of the last compaction; -1 for none.
-    pub compacted: Revision,
+    /// All alarms that are raised.
+    pub alarms: BTreeSet<Alarm>,
     /// Hash over what is replicated.
     pub digest: Digest,
     /// Hash over what stays on this replica.
     pub local_digest: Digest,
     /// Records that lost a change since the last sweep.
     pub dead: Dead,
-    /// Whether there are other members: only then are there windows.
-    pub windowed: bool,
-    /// The unsettled versions.
-    pub windows: Windows,
-    /// How concurrent versions are merged.
-    pub rules: Arc<Rules>,
     /// Whether there are or were other members: revisions outside of the present space may be theirs.
     pub shared: bool,
 }
 
+/// Where in the history, and in which record, a change of a client key stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The revision.
+    pub revision: Revision,
+    /// The position within the revision, counted from 0.
+    pub sub: u32,
+    /// Journal number of the record.
+    pub number: u64,
+}
+
+/// What a key holds, and in which record that stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recorded {
+    /// What it holds.
+    pub live: Live,
+    /// Journal number of the record.
+    pub number: u64,
+}
+
+/// A client key that was deleted.
+pub struct Buried {
+    /// The key as it is stored.
+    pub key: Key,
+    /// What watchers are told.
+    pub event: Event,
+    /// What it was.
+    pub before: Recorded,
+}
+
 impl State {
-    /// Nothing at all.
-    pub fn empty() -> Self {
+    /// No keys, at the first revision of that ordinal.
+    pub fn empty(revision: Revision) -> Self {
         Self {
-            now: Now::default(),
             index: Index::default(),
+            history: History::starting_at(revision.next()),
+            retired: VecDeque::new(),
+            revision,
+            compacted: None,
+            swept: None,
+            restamped: None,
             system: System::new(),
             leases: Leases::default(),
-            compacted: Revision::new(-1),
+            alarms: BTreeSet::new(),
             digest: Digest::default(),
             local_digest: Digest::default(),
             dead: Dead::default(),
-            windowed: false,
-            windows: Windows::default(),
-            rules: Arc::default(),
             shared: false,
         }
     }
 
-    /// Opens the window of a client key on what it is now.
-    pub fn open_client(&mut self, key: &Key) {
-        let Self { windows, index, .. } = self;
-        windows.open(Keyspace::Client, key, || {
-            let newest = index.newest(key).map(|(_, newest)| newest).filter(|newest| newest.value.is_some());
-            (newest.and_then(KeyVersion::live), newest.map_or(0, |newest| newest.number))
-        });
-    }
-
-    /// Opens the window of a system key on what it is now.
-    pub fn open_system(&mut self, key: &Key) {
-        let Self { windows, system, .. } = self;
-        windows.open(Keyspace::System, key, || match system.get(key) {
-            Some(value) => (Some(live_of(value)), value.number),
-            None => (None, 0),
-        });
+    /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept: whoever
+    /// reads here may still read at the newest revision that is.
+    pub fn view(&self, current: Revision) -> View<'_> {
+        let compacted = self.compacted.map(|compacted| compacted.min(current));
+        View { index: &self.index, current, compacted, shared: self.shared }
     }
 
     /// What a key is now, and in which record that stands.
-    pub fn live(&self, keyspace: Keyspace, key: &[u8]) -> (Option<Live>, u64) {
-        let (live, number) = match keyspace {
-            Keyspace::Client => {
-                let newest = self.index.newest(key).map(|(_, newest)| newest);
-                (newest.and_then(KeyVersion::live), newest.map_or(0, |newest| newest.number))
-            }
-            Keyspace::System => {
-                let value = self.system.get(key);
-                (value.map(live_of), value.map_or(0, |value| value.number))
-            }
-        };
-        let number = if live.is_some() { number } else { 0 };
-        (live, number)
+    pub fn recorded(&self, keyspace: Keyspace, key: &[u8]) -> Option<Recorded> {
+        match keyspace {
+            Keyspace::Client => self.index.newest(key)?.1.recorded(),
+            Keyspace::System => self.system.get(key).map(SystemValue::recorded),
+        }
     }
 
-    /// Puts a tombstone on a client key that is there. Tells the key as it is stored, the event, and the life that ended.
-    pub fn bury(&mut self, key: &[u8], revision: Revision, sub: u32, number: u64) -> (Key, Event, Incarnation) {
-        let Self { index, digest, local_digest, leases, now, .. } = self;
+    /// Deletes a client key; `None` when it is not there.
+    pub fn bury(&mut self, now: Now, key: &[u8], at: Position) -> Option<Buried> {
+        let Self { index, digest, local_digest, leases, .. } = self;
         let digest = if key::is_replica_local(key) { local_digest } else { digest };
-        let tombstone = KeyVersion {
-            revision,
-            sub,
-            value: None,
-            create_revision: Revision::default(),
-            version: 0,
-            lease: None,
-            incarnation: Incarnation::NONE,
-            number,
-        };
-        index.write(key, tombstone, |key, versions, tombstone| {
-            let newest = versions.last();
-            if let Some(before) = newest
-                && let Some(old) = &before.value
-            {
-                digest.remove(Keyspace::Client, key, old, before.version, before.lease);
-                leases.reattach(*now, key, before.lease, None);
-                tombstone.incarnation = before.incarnation;
-            }
-            (key.clone(), history::event(key, told(versions, revision), tombstone), tombstone.incarnation)
+        index.append(key, |key, versions| {
+            let before = versions.last()?.recorded()?;
+            let Live { value, lease, version, incarnation } = &before.live;
+            digest.remove(Keyspace::Client, key, value, *version, *lease);
+            leases.reattach(now, key, *lease, None);
+            let tombstone = at.version(*incarnation, None);
+            let event = history::event(key, index::shown_before(versions, at.revision), &tombstone);
+            Some((tombstone, Buried { key: key.clone(), event, before }))
         })
     }
 
     /// Makes a client key what a merge or another replica says. Tells the key as it is stored, the event, and the create
     /// revision.
-    pub fn set(
-        &mut self,
-        key: &[u8],
-        live: &Live,
-        revision: Revision,
-        sub: u32,
-        number: u64,
-    ) -> (Key, Event, Revision) {
-        let Self { index, digest, leases, now, .. } = self;
-        let version = KeyVersion {
-            revision,
-            sub,
-            value: Some(live.value.clone()),
-            create_revision: revision,
-            version: live.version,
-            lease: live.lease,
-            incarnation: live.incarnation,
-            number,
-        };
-        index.write(key, version, |key, versions, version| {
-            let before = versions.last().filter(|before| before.value.is_some());
-            if let Some(before) = before
-                && let Some(old) = &before.value
-            {
-                digest.remove(Keyspace::Client, key, old, before.version, before.lease);
-                version.create_revision = before.create_revision;
+    pub fn set(&mut self, now: Now, key: &[u8], live: &Live, at: Position) -> (Key, Event, Revision) {
+        let Self { index, digest, leases, .. } = self;
+        index.write(key, |key, versions| {
+            let before = versions.last().and_then(|before| before.content.as_ref());
+            let mut create_revision = at.revision;
+            if let Some(before) = before {
+                digest.remove(Keyspace::Client, key, &before.value, before.version, before.lease);
+                create_revision = before.create_revision;
             }
             digest.add(Keyspace::Client, key, &live.value, live.version, live.lease);
-            leases.reattach(*now, key, before.and_then(|before| before.lease), live.lease);
-            (key.clone(), history::event(key, told(versions, revision), version), version.create_revision)
+            leases.reattach(now, key, before.and_then(|before| before.lease), live.lease);
+            let content =
+                Content { value: live.value.clone(), create_revision, version: live.version, lease: live.lease };
+            let version = at.version(live.incarnation, Some(content));
+            let event = history::event(key, index::shown_before(versions, at.revision), &version);
+            (version, (key.clone(), event, create_revision))
         })
     }
 
@@ -183,16 +176,88 @@ impl State {
             self.digest.remove(Keyspace::System, key, &old.value, old.version, None);
         }
     }
-}
 
-/// What an event at that revision says was there before: the newest version that an earlier revision made.
-fn told(versions: &[KeyVersion], revision: Revision) -> Option<&KeyVersion> {
-    match versions.last() {
-        Some(newest) if newest.revision == revision => crate::store::index::newest_at(versions, revision.prev()),
-        newest => newest,
+    /// Takes note of what the next revision changed.
+    pub fn push(&mut self, keys: ChangedKeys) {
+        self.revision = self.revision.next();
+        self.history.push(keys);
+    }
+
+    /// Drops what a compaction at `at` hides, of all keys at once.
+    pub fn compact_all(&mut self, at: Revision) {
+        let dead = &mut self.dead;
+        self.index.compact_all(at, |number, tombstone| dead.add(number, tombstone));
+    }
+
+    /// Goes on at the first revision of another space, with all before it compacted.
+    pub fn leap(&mut self, first: Revision) {
+        let history = std::mem::replace(&mut self.history, History::starting_at(first.next()));
+        self.retired.extend(history.into_keys());
+        self.revision = first;
+        self.compacted = Some(first);
+    }
+
+    /// Shows every key as created and written at the first revision of the present space.
+    pub fn restamp(&mut self) {
+        let first = Revision::first_in(self.revision.space());
+        self.compact_all(first);
+        self.index.restamp(first);
+        self.retired.clear();
+        self.restamped = Some(first);
+        self.swept = self.compacted;
+    }
+
+    /// Drops a slice of what the last compaction hid, at most about `max_changes` of it. Tells whether nothing is left.
+    pub fn sweep(&mut self, max_changes: usize) -> bool {
+        let Some(at) = self.compacted else { return true };
+        let mut budget = max_changes;
+        while budget > 0 {
+            let retired = self.retired.pop_front();
+            let keys = match self.history.peek() {
+                _ if retired.is_some() => retired,
+                Some((revision, _)) if revision < at => self.history.pop(),
+                // What changed at the compacted revision itself stays in the history: a watch may start there.
+                Some((revision, keys)) if revision == at && self.swept < Some(at) => {
+                    self.swept = Some(at);
+                    Some(keys.clone())
+                }
+                _ => None,
+            };
+            let Some(keys) = keys else {
+                self.swept = Some(at);
+                return true;
+            };
+            budget = budget.saturating_sub(keys.len());
+            let dead = &mut self.dead;
+            for (_, key) in &keys {
+                self.index.compact(key, at, &mut |number, tombstone| dead.add(number, tombstone));
+            }
+        }
+        false
     }
 }
 
-fn live_of(value: &SystemValue) -> Live {
-    Live { value: value.value.clone(), lease: None, version: value.version, incarnation: value.incarnation }
+impl Position {
+    /// The version of a key that stands there.
+    pub fn version(self, incarnation: Incarnation, content: Option<Content>) -> KeyVersion {
+        KeyVersion { revision: self.revision, sub: self.sub, number: self.number, incarnation, content }
+    }
+}
+
+impl KeyVersion {
+    /// What the key holds with this version, if it is there, and in which record.
+    pub fn recorded(&self) -> Option<Recorded> {
+        let Content { value, version, lease, .. } = self.content.as_ref()?;
+        let live = Live { value: value.clone(), lease: *lease, version: *version, incarnation: self.incarnation };
+        Some(Recorded { live, number: self.number })
+    }
+}
+
+impl SystemValue {
+    /// What the key holds, and in which record.
+    pub fn recorded(&self) -> Recorded {
+        let Self { value, version, incarnation, number } = self;
+        let live = Live { value: Bytes::clone(value), lease: None, version: *version, incarnation: *incarnation };
+        Recorded { live, number: *number }
+    }
 }

@@ -10,9 +10,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use crate::command::op::{Alarm, AlarmKind};
-use crate::store::index::Incarnation;
-use crate::words::id::{LeaseId, ReplicaId};
+use crate::words::id::{Birth, LeaseId, ReplicaId};
 use crate::words::key::Key;
+use crate::words::value::Incarnation;
 
 /// A system key and what it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +138,58 @@ pub fn lease_ttl(value: &[u8]) -> Option<i64> {
 /// At which replica a lease is kept alive, out of its value.
 pub fn lease_owner(value: &[u8]) -> Option<ReplicaId> {
     Some(ReplicaId::new(LeaseValue::decode(value).ok()?.owner))
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberValue {
+    #[prost(string, repeated, tag = "1")]
+    pub(crate) peer_urls: Vec<String>,
+    #[prost(bool, tag = "2")]
+    pub(crate) learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AttributesValue {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) client_urls: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SpaceValue {
+    #[prost(uint64, tag = "1")]
+    pub(crate) space: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct BirthValue {
+    #[prost(fixed64, tag = "1")]
+    pub(crate) birth: u64,
+}
+
+/// The birth of a member of which several were announced by members that did not know of each other's word. Nothing is ever
+/// acknowledged under it, so nothing settles until that member announces itself.
+pub const CONTESTED: Birth = Birth::new(0);
+
+/// The value of [`SystemKey::Birth`].
+pub fn birth_value(birth: Birth) -> Bytes {
+    BirthValue { birth: birth.get() }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Member`].
+pub fn member_value(peer_urls: &[String], learner: bool) -> Bytes {
+    MemberValue { peer_urls: peer_urls.to_vec(), learner }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Attributes`].
+pub fn attributes_value(name: &str, client_urls: &[String]) -> Bytes {
+    AttributesValue { name: name.to_owned(), client_urls: client_urls.to_vec() }.encode_to_vec().into()
+}
+
+/// The value of [`SystemKey::Space`].
+pub fn space_value(space: u64) -> Bytes {
+    SpaceValue { space }.encode_to_vec().into()
 }
 
 /// The present value of a system key. There are no older ones: clients cannot read them.

@@ -1,7 +1,7 @@
-//! A transaction in progress: a draft of what it changes, and the evaluation of its steps.
+//! A transaction in progress: what it changes, and the evaluation of its steps.
 //!
-//! A draft writes to the index at the revision it will take. Whatever can be refused is checked before the first
-//! write, so a draft never needs undoing.
+//! A transaction writes to the index at the revision it will take. Whatever can be refused is checked before the first
+//! write, so a transaction never needs undoing.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -12,58 +12,102 @@ use crate::command::op::{
 };
 use crate::command::tally::{self, Tally};
 use crate::entry::{Applied, Change, ChangeKind};
-use crate::merge::outcome;
-use crate::merge::window::Live;
 use crate::store::history::{self, ChangedKeys};
-use crate::store::index::{self, Incarnation, KeyVersion};
+use crate::store::index::{self, Content};
 use crate::store::read::View;
-use crate::store::state::State;
+use crate::store::state::{Buried, Position, Recorded, State};
 use crate::store::system::{SystemKey, SystemValue};
-use crate::words::clock::Stamp;
-use crate::words::id::{Dot, LeaseId};
+use crate::words::clock::Now;
+use crate::words::id::LeaseId;
 use crate::words::key::{self, Key, KeyRange, Keyspace};
 use crate::words::revision::Revision;
+use crate::words::value::{Incarnation, Live};
+
+/// Whether a put of the second value over the first one begins a new incarnation of that client key.
+pub type BeginsAnew<'a> = &'a dyn Fn(&[u8], &[u8], &[u8]) -> bool;
+
+/// Where a transaction writes.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// What the clocks say.
+    pub now: Now,
+    /// The revision that it takes if it changes client keys.
+    pub revision: Revision,
+    /// The journal number of its record.
+    pub number: u64,
+    /// The incarnation of keys that it creates.
+    pub own: Incarnation,
+}
+
+/// What a write that is made again makes of a key.
+pub enum Again {
+    /// It is written.
+    Put {
+        /// What it holds then.
+        live: Live,
+        /// Whether that is a new incarnation of it.
+        begins_anew: bool,
+    },
+    /// It is deleted, for that reason.
+    Delete(ChangeKind),
+}
+
+/// A key that a transaction has changed, and what it was before.
+pub struct Touched {
+    /// The keyspace.
+    pub keyspace: Keyspace,
+    /// The key.
+    pub key: Key,
+    /// What it was; `None` when it was not there.
+    pub before: Option<Recorded>,
+}
 
 /// What a transaction has changed so far.
-pub struct Draft<'a> {
+pub struct Transaction<'a> {
     state: &'a mut State,
-    revision: Revision,
-    number: u64,
-    own: Incarnation,
+    place: Place,
+    /// `None` where there are no other members: then nobody asks which incarnation a put belongs to, nor what was before.
+    begins_anew: Option<BeginsAnew<'a>>,
     /// Its changes, in order.
     pub changes: Vec<Change>,
     /// The same for watchers.
     pub events: SmallVec<[Event; 1]>,
     /// The client keys among them.
     pub keys: ChangedKeys,
+    /// What replicated keys were before each of its changes; empty where there are no other members.
+    pub touched: SmallVec<[Touched; 1]>,
     /// Steps run so far; a group of its own.
     pub tally: Tally,
     /// Checks made before them; another group.
     pub checks: Tally,
 }
 
-impl<'a> Draft<'a> {
-    /// A draft that will take that revision and journal number, as the entry of that name.
-    pub fn new(state: &'a mut State, revision: Revision, number: u64, stamp: Stamp, dot: Dot) -> Self {
-        let own = Incarnation { stamp, dot };
+impl<'a> Transaction<'a> {
+    /// A transaction that has changed nothing.
+    pub fn new(state: &'a mut State, place: Place, begins_anew: Option<BeginsAnew<'a>>) -> Self {
         Self {
             state,
-            revision,
-            number,
-            own,
+            place,
+            begins_anew,
             changes: vec![],
             events: SmallVec::new(),
             keys: ChangedKeys::new(),
+            touched: SmallVec::new(),
             tally: Tally::default(),
             checks: Tally::default(),
         }
     }
 
-    /// The store as this draft sees it.
+    /// The store as this transaction sees it.
     fn view(&self) -> View<'_> {
-        let current = if self.keys.is_empty() { self.revision.prev() } else { self.revision };
-        let State { index, compacted, shared, .. } = &*self.state;
-        View { index, current, compacted: *compacted, shared: *shared }
+        let revision = self.place.revision;
+        let current = if self.keys.is_empty() { revision.prev() } else { revision };
+        View { index: &self.state.index, current, compacted: self.state.compacted, shared: self.state.shared }
+    }
+
+    /// The position of its next change of a client key.
+    fn position(&self) -> Position {
+        Position { revision: self.place.revision, sub: self.keys.len() as u32, number: self.place.number }
     }
 
     /// Runs one put.
@@ -124,80 +168,67 @@ impl<'a> Draft<'a> {
         // Most puts do not ask what was there: spare them the look-up.
         let asks = tally::asks(op);
         let before = asks.then(|| self.state.index.newest(&op.key)).flatten();
-        let before = before.filter(|(_, version)| version.value.is_some());
-        let prev = before.filter(|_| op.prev_kv).map(|(key, version)| version.to_key_value(key));
+        let prev = before.filter(|_| op.prev_kv).and_then(|(key, version)| version.to_key_value(key));
+        let before = before.and_then(|(_, version)| version.content.as_ref());
         let value = match &op.value {
             // Copied: what came from a socket shares the memory of a whole frame.
             PutValue::Set(value) => Bytes::copy_from_slice(value),
-            PutValue::Keep => before.and_then(|(_, version)| version.value.clone()).unwrap_or_default(),
+            PutValue::Keep => before.map(|content| content.value.clone()).unwrap_or_default(),
         };
         let lease = match op.lease {
             PutLease::Set(lease) => lease,
-            PutLease::Keep => before.and_then(|(_, version)| version.lease),
+            PutLease::Keep => before.and_then(|content| content.lease),
         };
         self.tally.ranges += u64::from(asks);
         self.tally.puts += 1;
         self.tally.put_bytes += (op.key.len() + value.len()) as u64;
         self.write(&op.key, value, lease);
-        PutReply { revision: self.revision, prev }
+        PutReply { revision: self.place.revision, prev }
     }
 
     /// Writes a client key.
     fn write(&mut self, key: &Key, value: Bytes, lease: Option<LeaseId>) {
-        let (local, own, now, revision) = (key::is_replica_local(key), self.own, self.state.now, self.revision);
-        let State { index, digest, local_digest, leases, windows, windowed, rules, .. } = &mut *self.state;
+        let (local, own, now, at) = (key::is_replica_local(key), self.place.own, self.place.now, self.position());
+        let State { index, digest, local_digest, leases, .. } = &mut *self.state;
         let digest = if local { local_digest } else { digest };
-        let windowed = *windowed && !local;
-        let version = KeyVersion {
-            revision,
-            sub: self.keys.len() as u32,
-            value: Some(value.clone()),
-            create_revision: revision,
-            version: 1,
-            lease,
-            incarnation: own,
-            number: self.number,
-        };
-        let (key, event, version) = index.write(key, version, |key, versions, version| {
+        let (touched, begins_anew) = (&mut self.touched, self.begins_anew.filter(|_| !local));
+        let (event, change) = index.write(key, |key, versions| {
             let newest = versions.last();
-            let before = newest.filter(|version| version.value.is_some());
-            if let Some(before) = before {
-                version.create_revision = before.create_revision;
-                version.version = before.version + 1;
-                version.incarnation = before.incarnation;
-                if let Some(old) = &before.value {
-                    digest.remove(Keyspace::Client, key, old, before.version, before.lease);
+            let before = newest.and_then(|newest| Some((newest, newest.content.as_ref()?)));
+            let (mut create_revision, mut version, mut incarnation) = (at.revision, 1, own);
+            if let Some((newest, content)) = before {
+                digest.remove(Keyspace::Client, key, &content.value, content.version, content.lease);
+                (create_revision, version) = (content.create_revision, content.version + 1);
+                if !begins_anew.is_some_and(|begins_anew| begins_anew(key, &content.value, &value)) {
+                    incarnation = newest.incarnation;
                 }
             }
-            if windowed {
-                let live = before.and_then(KeyVersion::live);
-                version.incarnation =
-                    outcome::incarnation_of_put(rules, Keyspace::Client, key, live.as_ref(), &value, own);
-                windows.open(Keyspace::Client, key, || (live, before.map_or(0, |before| before.number)));
+            if begins_anew.is_some() {
+                let before = newest.and_then(|newest| newest.recorded());
+                touched.push(Touched { keyspace: Keyspace::Client, key: key.clone(), before });
             }
-            digest.add(Keyspace::Client, key, &value, version.version, lease);
-            leases.reattach(now, key, before.and_then(|v| v.lease), lease);
+            digest.add(Keyspace::Client, key, &value, version, lease);
+            leases.reattach(now, key, before.and_then(|(_, content)| content.lease), lease);
+            let content = Content { value: value.clone(), create_revision, version, lease };
+            let written = at.version(incarnation, Some(content));
             // Where one transaction writes a key twice, both events tell what was there before the transaction.
-            let told = match newest {
-                Some(newest) if newest.revision == revision => index::newest_at(versions, revision.prev()),
-                newest => newest,
+            let event = history::event(key, index::shown_before(versions, at.revision), &written);
+            let change = Change {
+                sub: at.sub,
+                keyspace: Keyspace::Client,
+                local,
+                key: key.clone(),
+                kind: ChangeKind::Put { value, lease },
+                create_revision,
+                version,
+                incarnation,
+                applied: Applied::AsIs,
             };
-            let change = (version.sub, version.create_revision, version.version, version.incarnation);
-            (key.clone(), history::event(key, told, version), change)
+            (written, (event, change))
         });
         self.events.push(event);
-        self.keys.push((version.0, key.clone()));
-        self.changes.push(Change {
-            sub: version.0,
-            keyspace: Keyspace::Client,
-            local,
-            key,
-            kind: ChangeKind::Put { value, lease },
-            create_revision: version.1,
-            version: version.2,
-            incarnation: version.3,
-            applied: Applied::AsIs,
-        });
+        self.keys.push((at.sub, change.key.clone()));
+        self.changes.push(change);
     }
 
     /// Deletes the client keys of a range; tells how many.
@@ -212,27 +243,15 @@ impl<'a> Draft<'a> {
 
     /// Deletes a client key, for the given reason; nothing when it is not there.
     fn remove(&mut self, key: &Key, kind: ChangeKind) {
-        if self.state.index.newest(key).is_none_or(|(_, newest)| newest.value.is_none()) {
-            return;
+        let (at, local) = (self.position(), key::is_replica_local(key));
+        let Some(Buried { key, event, before }) = self.state.bury(self.place.now, key, at) else { return };
+        let incarnation = before.live.incarnation;
+        if self.begins_anew.is_some() && !local {
+            self.touched.push(Touched { keyspace: Keyspace::Client, key: key.clone(), before: Some(before) });
         }
-        let (sub, local) = (self.keys.len() as u32, key::is_replica_local(key));
-        if self.state.windowed && !local {
-            self.state.open_client(key);
-        }
-        let (key, event, incarnation) = self.state.bury(key, self.revision, sub, self.number);
         self.events.push(event);
-        self.keys.push((sub, key.clone()));
-        self.changes.push(Change {
-            sub,
-            keyspace: Keyspace::Client,
-            local,
-            key,
-            kind,
-            create_revision: Revision::default(),
-            version: 0,
-            incarnation,
-            applied: Applied::AsIs,
-        });
+        self.keys.push((at.sub, key.clone()));
+        self.changes.push(Change { sub: at.sub, local, ..Change::new(Keyspace::Client, key, kind, 0, incarnation) });
     }
 
     /// Deletes the keys of a lease and the lease itself.
@@ -245,35 +264,34 @@ impl<'a> Draft<'a> {
         self.remove_system(SystemKey::Lease(id), kind);
     }
 
-    /// Makes a key what a write that is made again wants: nothing, a value (of a new life, perhaps), or a delete.
-    pub fn again(&mut self, keyspace: Keyspace, key: &Key, wanted: Option<Result<(&Live, bool), ChangeKind>>) {
+    /// Makes a key what a write that is made again wants.
+    pub fn again(&mut self, keyspace: Keyspace, key: &Key, wanted: Again) {
         match (keyspace, wanted) {
-            (_, None) => {}
-            (Keyspace::Client, Some(Ok((live, new_life)))) => {
-                if new_life {
+            (Keyspace::Client, Again::Put { live, begins_anew }) => {
+                if begins_anew {
                     self.remove(key, ChangeKind::Delete);
                 }
-                self.write(key, live.value.clone(), live.lease);
+                self.write(key, live.value, live.lease);
             }
-            (Keyspace::Client, Some(Err(kind))) => self.remove(key, kind),
-            (Keyspace::System, Some(wanted)) => {
-                let Some(key) = SystemKey::decode(key) else { return };
-                match wanted {
-                    Ok((live, _)) => self.write_system(key, live.value.clone()),
-                    Err(kind) => self.remove_system(key, kind),
-                }
-            }
+            (Keyspace::Client, Again::Delete(kind)) => self.remove(key, kind),
+            (Keyspace::System, wanted) => match (SystemKey::decode(key), wanted) {
+                (None, _) => {}
+                (Some(key), Again::Put { live, .. }) => self.write_system(key, live.value),
+                (Some(key), Again::Delete(kind)) => self.remove_system(key, kind),
+            },
         }
     }
 
     /// Writes a system key.
     pub fn write_system(&mut self, key: SystemKey, value: Bytes) {
-        let key = key.encode();
-        if self.state.windowed {
-            self.state.open_system(&key);
+        let (key, Place { own, number, .. }) = (key.encode(), self.place);
+        let mut new = SystemValue { value: value.clone(), version: 1, incarnation: own, number };
+        let old = self.state.system.get(&key);
+        if self.begins_anew.is_some() {
+            let before = old.map(SystemValue::recorded);
+            self.touched.push(Touched { keyspace: Keyspace::System, key: key.clone(), before });
         }
-        let mut new = SystemValue { value: value.clone(), version: 1, incarnation: self.own, number: self.number };
-        if let Some(old) = self.state.system.get(&key) {
+        if let Some(old) = old {
             self.state.dead.change(old.number);
             self.state.digest.remove(Keyspace::System, &key, &old.value, old.version, None);
             (new.version, new.incarnation) = (old.version + 1, old.incarnation);
@@ -286,15 +304,16 @@ impl<'a> Draft<'a> {
     /// Deletes a system key; nothing when it is not there.
     pub fn remove_system(&mut self, key: SystemKey, kind: ChangeKind) {
         let key = key.encode();
-        if self.state.windowed && self.state.system.contains_key(&key) {
-            self.state.open_system(&key);
-        }
         let Some(old) = self.state.system.remove(&key) else { return };
         // Of a deleted system key nothing need stay: neither its last value nor the record of the delete.
         self.state.dead.change(old.number);
-        self.state.dead.grave(self.number);
+        self.state.dead.grave(self.place.number);
         self.state.digest.remove(Keyspace::System, &key, &old.value, old.version, None);
         self.change_system(&key, kind, 0, old.incarnation);
+        if self.begins_anew.is_some() {
+            let before = Some(old.recorded());
+            self.touched.push(Touched { keyspace: Keyspace::System, key, before });
+        }
     }
 
     fn change_system(&mut self, key: &Key, kind: ChangeKind, version: i64, incarnation: Incarnation) {

@@ -6,14 +6,15 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead};
-use crate::store::index::Incarnation;
+use crate::entry::{Change, ChangeKind, Entry, EntryHead};
 use crate::sync::delta::{Delta, DeltaError};
 use crate::sync::error::DecodeError;
 use crate::sync::wire::{self, WireChange, WireDot, WireOrigin};
+use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
+use crate::words::value::Incarnation;
 
 const SYSTEM: u32 = 1;
 const DELTA: u32 = 2;

@@ -15,7 +15,7 @@ const WEIGHED_BYTES: usize = 16 << 20;
 impl Replica {
     /// The value that the writer of that entry had before the change, as far as it is here.
     pub(super) fn value_before(&self, dot: Dot, change: &Change) -> Option<Bytes> {
-        let window = &self.windows().get(change.keyspace, &change.key)?.window;
+        let window = &self.window(change.keyspace, &change.key)?.window;
         let at = window.versions().iter().rposition(|version| version.dot == dot)?;
         let version = &window.versions()[at];
         let before = window.versions()[..at].iter().rev().find(|before| version.descends_from(before.dot));
@@ -26,7 +26,7 @@ impl Replica {
     /// About how many bytes of entries `have` lacks of `upto`.
     pub(super) fn bytes_for(&self, have: &VersionVector, upto: &VersionVector) -> u64 {
         let missing: u64 = upto.iter().map(|dot| dot.seq.saturating_sub(have.get(dot.origin))).sum();
-        let weighed = self.log().missing(have, upto, WEIGHED_BYTES);
+        let weighed = self.log().map(|log| log.missing(have, upto, WEIGHED_BYTES)).unwrap_or_default();
         let bytes: usize = weighed.iter().map(|entry| entry.weight()).sum();
         let entries: u64 = weighed.iter().map(|entry| 1 + entry.head.dot.seq - entry.head.first_seq).sum();
         (u128::from(missing) * bytes as u128 / u128::from(entries.max(1))) as u64
@@ -39,10 +39,11 @@ impl Replica {
             Keyspace::Client => (Some(from), Bytes::new()),
             Keyspace::System => (None, from),
         };
-        let client = client.into_iter().flat_map(|from| self.state.index.range(&KeyRange::From(from), self.revision));
+        let client =
+            client.into_iter().flat_map(|from| self.state.index.range(&KeyRange::From(from), self.state.revision));
         let client = client.filter(|(key, _)| !key::is_replica_local(key)).filter_map(|(key, version)| {
-            let value = version.value.as_ref()?;
-            let hash = digest::element(Keyspace::Client, key, value, version.version, version.lease);
+            let content = version.content.as_ref()?;
+            let hash = digest::element(Keyspace::Client, key, &content.value, content.version, content.lease);
             Some(((Keyspace::Client, key.clone()), hash))
         });
         let system = self.state.system.range::<Key, _>(system..).map(|(key, value)| {

@@ -3,16 +3,17 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::entry::{Applied, Chain, Change, ChangeKind, Entry, EntryHead};
-use crate::store::index::Incarnation;
+use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead};
 use crate::sync::entry_wire::{self, Unresolved};
 use crate::sync::error::DecodeError;
 use crate::sync::message::{Acks, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
 use crate::sync::{delta, wire};
+use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::{Birth, ClusterId, Dot, LeaseId, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
+use crate::words::value::Incarnation;
 use crate::words::vector::VersionVector;
 
 fn dot(replica: u64, birth: u64, seq: u64) -> Dot {

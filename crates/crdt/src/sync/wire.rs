@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::entry::Chain;
+use crate::words::chain::Chain;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;

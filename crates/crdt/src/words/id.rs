@@ -70,6 +70,11 @@ pub struct Origin {
     pub birth: Birth,
 }
 
+impl Origin {
+    /// Where the first entry of a cluster comes from: no replica, so that it is the same everywhere.
+    pub const GENESIS: Self = Self { replica: ReplicaId::new(0), birth: Birth::new(0) };
+}
+
 /// The name of one entry: `seq` counts 1, 2, 3, ... without holes within its origin.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dot {

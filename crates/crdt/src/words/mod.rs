@@ -2,8 +2,10 @@
 //!
 //! Plain values. This room knows no other.
 
+pub(crate) mod chain;
 pub(crate) mod clock;
 pub(crate) mod id;
 pub(crate) mod key;
 pub(crate) mod revision;
+pub(crate) mod value;
 pub(crate) mod vector;

@@ -145,7 +145,7 @@ fn a_cluster_grows_from_one_by_a_snapshot() {
     assert_eq!(node.identity.ordinal, 1);
     assert!(node.replica.revision().space() > 0 && node.replica.revision().space() % 4096 == 1);
     let kv = node.kv("k3").unwrap();
-    assert_eq!((kv.mod_revision, kv.lease), (node.replica.compacted(), Some(LeaseId::new(7))));
+    assert_eq!((Some(kv.mod_revision), kv.lease), (node.replica.compacted(), Some(LeaseId::new(7))));
     world.nodes.push(node);
     world.nodes[1].restart(world.now).unwrap();
     world.run(1, put("k2", "from the new member")).unwrap();
@@ -319,7 +319,7 @@ fn a_leap_hides_all_that_was_and_never_uses_a_revision_twice() {
     let effects = world.nodes[0].handle(now, Input::Client(Command::Leap));
     assert!(effects.leapt);
     let revision = world.nodes[0].replica.revision();
-    assert_eq!((revision.space(), world.nodes[0].replica.compacted()), (8192, revision));
+    assert_eq!((revision.space(), world.nodes[0].replica.compacted()), (8192, Some(revision)));
     assert_eq!(world.nodes[0].get("k").as_deref(), Some("v"));
     world.run(0, put("k", "w")).unwrap();
     world.nodes[0].restart(world.now).unwrap();

@@ -113,13 +113,16 @@ impl Node {
             let ours = Head { versions: stored.versions, ..again.head() };
             same(&ours, &stored, "head after a restart")?;
         }
-        same(again.windows(), self.replica.windows(), "windows after a restart")?;
-        same(again.log(), self.replica.log(), "log after a restart")?;
+        let (no_windows, no_log) = (eddy_crdt::merge::Windows::default(), eddy_crdt::Log::default());
+        let windows = |of: &Replica| of.windows().unwrap_or(&no_windows).clone();
+        let log = |of: &Replica| of.log().unwrap_or(&no_log).clone();
+        same(&windows(&again), &windows(&self.replica), "windows after a restart")?;
+        same(&log(&again), &log(&self.replica), "log after a restart")?;
         same(again.floor(), self.replica.floor(), "floor after a restart")?;
         same(&again.state_hash(), &self.replica.state_hash(), "state after a restart")?;
         let members = |replica: &Replica| replica.members().cloned().collect::<Vec<_>>();
         same(&members(&again), &members(&self.replica), "members after a restart")?;
-        let (from, to) = (again.compacted().max(eddy_crdt::Revision::new(1)), again.revision());
+        let (from, to) = (again.compacted().unwrap_or(eddy_crdt::Revision::FIRST), again.revision());
         same(&again.events(from.next(), to, usize::MAX), &self.replica.events(from.next(), to, usize::MAX), "events")?;
         self.replica = again;
         self.dead.clear();

@@ -113,7 +113,8 @@ impl Sites {
         let Place { rules, keyspace, key } = &self.place;
         let (version, incarnation) = match &kind {
             ChangeKind::Put { value, .. } => {
-                let incarnation = merge::incarnation_of_put(rules, *keyspace, key, before.as_ref(), value, own);
+                let anew = |before: &Live| merge::begins_anew(rules, *keyspace, key, &before.value, value);
+                let incarnation = before.as_ref().filter(|before| !anew(before)).map_or(own, |live| live.incarnation);
                 let continues = before.as_ref().filter(|before| before.incarnation == incarnation);
                 (continues.map_or(1, |before| before.version + 1), incarnation)
             }

@@ -203,7 +203,7 @@ impl World {
     pub fn look(&self) -> Outcome {
         let (replica, model, now) = (&self.replica, &self.model, self.now);
         same!(replica.revision().get(), model.revision, "revision");
-        same!(replica.compacted().get(), model.compacted, "compacted");
+        same!(replica.compacted().map_or(-1, Revision::get), model.compacted, "compacted");
         same!(replica.alarms().collect::<BTreeSet<_>>(), model.alarms, "alarms");
         for id in LEASES.map(LeaseId::new) {
             same!(replica.lease(now, id), model.lease_status(now, id), "lease {id}");

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bytes::Bytes;
 use eddy_crdt::{Chain, Commit, Dot, Origin, Replica, Revision, VersionVector};
 
+use eddy_crdt::merge::Windows;
+
 use crate::host::Checkpoint;
 use crate::model::{Shadow, ensure, everything};
 
@@ -98,7 +100,7 @@ pub fn shows(replica: &Replica, shadow: &Shadow) -> Result<(), String> {
 /// Whoever watches from the oldest revision that is not compacted hears what those heard who watched all the time.
 pub fn history(replica: &Replica, told: &BTreeMap<Revision, Commit>) -> Result<(), String> {
     let Some((newest, _)) = told.last_key_value() else { return Ok(()) };
-    let from = replica.compacted().max(Revision::new(0)).next();
+    let from = replica.compacted().map_or(Revision::FIRST, Revision::next);
     let plain = |commit: &Commit| {
         let mut commit = commit.clone();
         // What was there before may be compacted.
@@ -145,13 +147,16 @@ pub fn converged(replicas: &[&Replica]) -> Result<(), String> {
 
 /// The keys whose windows have several heads somewhere, with how many versions each has.
 pub fn branched(replica: &Replica) -> Vec<(eddy_crdt::Keyspace, eddy_crdt::Key, usize)> {
-    let windows = replica.windows().iter().filter(|(_, _, open)| !open.window.is_chain());
+    let windows = replica.windows().into_iter().flat_map(Windows::iter).filter(|(_, _, open)| !open.window.is_chain());
     windows.map(|(keyspace, key, open)| (keyspace, key.clone(), open.window.versions().len())).collect()
 }
 
 /// What became of those.
 pub fn settled(replica: &Replica, before: &[(eddy_crdt::Keyspace, eddy_crdt::Key, usize)]) -> Vec<&'static str> {
-    let what = |(keyspace, key, len): &(_, eddy_crdt::Key, usize)| match replica.windows().get(*keyspace, key) {
+    let what = |(keyspace, key, len): &(_, eddy_crdt::Key, usize)| match replica
+        .windows()
+        .and_then(|windows| windows.get(*keyspace, key))
+    {
         None => Some("multi-head settles"),
         Some(open) if open.window.versions().len() < *len => Some("multi-head settles with versions on top"),
         Some(_) => None,

@@ -148,7 +148,7 @@ fn update(rng: &mut SmallRng, shadow: &Shadow) -> Txn {
 }
 
 /// The command that a seed stands for.
-pub fn command(seed: u64, shadow: &Shadow, compacted: Revision) -> Command {
+pub fn command(seed: u64, shadow: &Shadow, compacted: Option<Revision>) -> Command {
     let rng = &mut SmallRng::seed_from_u64(seed);
     match rng.random_range(0..100) {
         0..35 => {
@@ -169,7 +169,7 @@ pub fn command(seed: u64, shadow: &Shadow, compacted: Revision) -> Command {
         85..87 => Command::LeaseRevoke(lease(rng)),
         87..91 => Command::LeaseRenew(lease(rng)),
         91..95 => {
-            let span = (shadow.revision.get() - compacted.get().max(0)).max(1);
+            let span = (shadow.revision.get() - compacted.map_or(0, Revision::get)).max(1);
             Command::Compact(shadow.revision.get() - rng.random_range(0..span))
         }
         95..96 => Command::Leap,

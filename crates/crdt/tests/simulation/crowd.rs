@@ -30,7 +30,7 @@ impl World {
 }
 
 fn is_settled(host: &Host) -> bool {
-    host.up().is_some_and(|up| up.replica.windows().is_empty())
+    host.up().is_some_and(|up| up.replica.windows_len() == 0)
 }
 
 /// One lone write after the other, at different replicas: messages and bytes for each in the whole cluster, the milliseconds

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::{
-    Command, Founder, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, SnapshotChunk,
-    VersionVector,
+    Command, Founder, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, Revision,
+    SnapshotChunk, VersionVector,
 };
 use rand::Rng;
 
@@ -143,12 +143,16 @@ impl World {
             ensure!(found.floor.covers(&expected.floor), "the floor sank");
         }
         checks::history(&replica, &place.told)?;
-        if place.told.last_key_value().is_some_and(|(last, _)| last.next() <= replica.compacted()) {
+        if place.told.last_key_value().is_some_and(|(last, _)| Some(last.next()) <= replica.compacted()) {
             // Watchers are told that what they missed is compacted, and begin anew.
             place.told.clear();
         } else if let Some((last, _)) = place.told.last_key_value() {
             // What was flushed but not told before the crash: watchers hear of it when they come back.
-            let behind = replica.events(last.next().max(replica.compacted().next()), replica.revision(), usize::MAX);
+            let behind = replica.events(
+                last.next().max(replica.compacted().map_or(Revision::FIRST, Revision::next)),
+                replica.revision(),
+                usize::MAX,
+            );
             place.told.extend(behind.into_iter().map(|commit| (commit.revision, commit)));
         }
         place.runs(replica);

@@ -216,7 +216,7 @@ impl World {
             let own = up.replica.identity().origin();
             for seq in before.get(own) + 1..=after.get(own) {
                 let dot = Dot { origin: own, seq };
-                let logged = up.replica.log().get(dot).map(|logged| (*logged.deps).clone());
+                let logged = up.replica.log().and_then(|log| log.get(dot)).map(|logged| (*logged.deps).clone());
                 let deps = logged.unwrap_or_else(|| before.clone());
                 if !of_others {
                     let mut seen = before.clone();
@@ -274,7 +274,7 @@ impl World {
             for commit in commits.by_ref() {
                 up.untold.push_back(commit.clone());
             }
-            up.untold.retain(|commit| commit.revision > up.replica.compacted());
+            up.untold.retain(|commit| Some(commit.revision) > up.replica.compacted());
             up.shadow = crate::model::Shadow::of(&up.replica);
             ensure!(up.shadow.revision >= before.revision, "a leap backwards");
         }

@@ -142,7 +142,7 @@ impl Maintenance for MaintenanceService {
         Ok(Response::new(HashKvResponse {
             header: self.header(),
             hash: hash.hash,
-            compact_revision: hash.compacted.get(),
+            compact_revision: hash.compacted.map_or(-1, Revision::get),
             hash_revision: hash.revision.get(),
         }))
     }

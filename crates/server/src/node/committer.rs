@@ -390,7 +390,9 @@ impl Committer {
             // etcd reads a key to answer.
             applied.tally.add(Tally::range());
             self.engine.hashes.lock().compact(compacted_before, replica.compacted());
-            self.engine.metrics.compacted(replica.compacted());
+            if let Some(at) = replica.compacted() {
+                self.engine.metrics.compacted(at);
+            }
             if physical {
                 self.physical.push((reply, result));
                 return;

@@ -33,8 +33,8 @@ impl Hashes {
     }
 
     /// Notes that history was compacted at `at`; the compaction before was at `before`.
-    pub(super) fn compact(&mut self, before: Revision, at: Revision) {
-        if let Some(hash) = self.asked.iter().find(|hash| hash.revision == at && hash.compacted == before) {
+    pub(super) fn compact(&mut self, before: Option<Revision>, at: Option<Revision>) {
+        if let Some(hash) = self.asked.iter().find(|hash| Some(hash.revision) == at && hash.compacted == before) {
             push(&mut self.compacted, *hash);
         }
         self.asked.clear();
@@ -55,21 +55,21 @@ mod tests {
     #[test]
     fn only_answers_at_the_compacted_revision_since_the_compaction_before_survive() {
         let rev = Revision::new;
-        let hash = |at, compacted| HashKv { hash: at as u32, revision: rev(at), compacted: rev(compacted) };
+        let hash = |at, compacted| HashKv { hash: at as u32, revision: rev(at), compacted };
         let mut hashes = Hashes::default();
-        hashes.note(hash(5, -1));
-        hashes.note(hash(7, -1));
+        hashes.note(hash(5, None));
+        hashes.note(hash(7, None));
         assert_eq!(hashes.get(rev(5)), None);
-        hashes.compact(rev(-1), rev(5));
-        assert_eq!((hashes.get(rev(5)), hashes.get(rev(7))), (Some(hash(5, -1)), None));
+        hashes.compact(None, Some(rev(5)));
+        assert_eq!((hashes.get(rev(5)), hashes.get(rev(7))), (Some(hash(5, None)), None));
         // Taken while the history below 5 was still there.
-        hashes.note(hash(9, -1));
-        hashes.compact(rev(5), rev(9));
-        assert_eq!((hashes.get(rev(5)), hashes.get(rev(9))), (Some(hash(5, -1)), None));
+        hashes.note(hash(9, None));
+        hashes.compact(Some(rev(5)), Some(rev(9)));
+        assert_eq!((hashes.get(rev(5)), hashes.get(rev(9))), (Some(hash(5, None)), None));
         for at in 10..30 {
-            hashes.note(hash(at, at - 1));
-            hashes.compact(rev(at - 1), rev(at));
+            hashes.note(hash(at, Some(rev(at - 1))));
+            hashes.compact(Some(rev(at - 1)), Some(rev(at)));
         }
-        assert_eq!((hashes.get(rev(19)), hashes.get(rev(20))), (None, Some(hash(20, 19))));
+        assert_eq!((hashes.get(rev(19)), hashes.get(rev(20))), (None, Some(hash(20, Some(rev(19))))));
     }
 }

@@ -112,7 +112,7 @@ pub fn refresh(metrics: &Metrics, node: &Handle) {
     metrics.writable.set(i64::from(status.state == NodeState::Running));
     metrics.keys.set(status.keys as i64);
     metrics.current_revision.set(status.revision.get());
-    metrics.compact_revision.set(status.compacted.get());
+    metrics.compact_revision.set(status.compacted.map_or(-1, Revision::get));
     metrics.proposals_pending.set(status.waiting as i64);
     // What is durable was applied before.
     let entries = bytes(status.next_number.saturating_sub(1));

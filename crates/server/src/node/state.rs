@@ -41,8 +41,8 @@ pub struct Status {
     pub identity: Identity,
     /// The durable revision.
     pub revision: Revision,
-    /// The revision of the last compaction; -1 for none.
-    pub compacted: Revision,
+    /// The revision of the last compaction.
+    pub compacted: Option<Revision>,
     /// Journal number of the next record, which stands for raft's index.
     pub next_number: u64,
     /// Bytes that the data takes. As in etcd, freed space counts until a defragmentation.
@@ -70,6 +70,6 @@ pub struct HashKv {
     pub hash: u32,
     /// The revision at which the hash was taken.
     pub revision: Revision,
-    /// The revision of the last compaction; -1 for none.
-    pub compacted: Revision,
+    /// The revision of the last compaction.
+    pub compacted: Option<Revision>,
 }

@@ -161,7 +161,8 @@ impl Peers {
                 // Counted anew: a report from a session that ended does not know what was written since.
                 status.entries_behind = missing(&durable.vector, &has);
                 status.bytes_behind = self.node.look(|replica| {
-                    let lacking = replica.log().missing(&has, &durable.vector, WEIGHED_BYTES);
+                    let lacking =
+                        replica.log().map(|log| log.missing(&has, &durable.vector, WEIGHED_BYTES)).unwrap_or_default();
                     lacking.iter().map(|entry| entry.weight() as u64).sum()
                 });
                 if let Some(known) = known {

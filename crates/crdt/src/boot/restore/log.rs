@@ -5,23 +5,24 @@ use std::sync::Arc;
 
 use crate::boot::restore::{Candidate, Damage, Step};
 use crate::entry::Head;
-use crate::merge::window::{Live, Version};
+use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::acks::Acks;
 use crate::replica::log::Logged;
 use crate::replica::origins::OriginState;
+use crate::replica::replication::Replication;
+use crate::store::state::Recorded;
 use crate::words::key::{Key, Keyspace};
-use crate::words::vector::VersionVector;
 
 /// What a key was before one of its versions that the log may need, or before one that was left out of it.
 struct Station {
     version: bool,
-    before: (Option<Live>, u64),
+    before: Option<Recorded>,
 }
 
 /// What a key was before the first that followed so many versions. Not what it was after the last of these: other versions,
 /// which settled and left the log earlier, may have come between.
-fn base_after(stations: Vec<Station>, count: usize) -> (Option<Live>, u64) {
+fn base_after(stations: Vec<Station>, count: usize) -> Option<Recorded> {
     let mut versions = 0;
     for station in stations {
         if versions == count {
@@ -29,17 +30,20 @@ fn base_after(stations: Vec<Station>, count: usize) -> (Option<Live>, u64) {
         }
         versions += usize::from(station.version);
     }
-    (None, 0)
+    None
 }
 
 /// Rebuilds the log and the windows. Nothing is merged.
 pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
+    let own = replica.identity.origin();
+    let mut kept = Replication::default();
     for origin in head.origins {
-        replica.base.advance(origin.dot);
-        let state = OriginState::at(origin.clone());
-        *replica.origin_mut(origin.dot.origin) = state;
+        let state = OriginState { chain: origin.chain, deps: Arc::new(origin.deps) };
+        *replica.origins.get_mut(own, origin.dot.origin) = state.clone();
+        kept.begins.insert(origin.dot.origin, state);
+        kept.base.advance(origin.dot);
     }
-    let mut reached = replica.base.clone();
+    let mut reached = kept.base.clone();
     let mut stations: BTreeMap<(Keyspace, Key), Vec<Station>> = BTreeMap::new();
     for Candidate { number, mut entry, steps, left_out } in candidates {
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
@@ -49,20 +53,20 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
         }
         if left_out {
             for Step { keyspace, key, before, .. } in steps {
-                replica.state.windows.open(keyspace, &key, || before.clone());
+                kept.windows.open(keyspace, &key, before.as_ref());
                 stations.entry((keyspace, key)).or_default().push(Station { version: false, before });
             }
             continue;
         }
         // Under an older birth it may have left entries out, too.
-        let own = origin.replica == replica.identity.replica;
-        let state = replica.origin_mut(origin);
+        let is_own = origin.replica == own.replica;
+        let state = replica.origins.get_mut(own, origin);
         let chain = entry.head.previous.extend(&entry.head, &entry.changes);
         if entry.head.first_seq == known + 1 {
             if entry.head.previous != state.chain {
                 return Err(Damage::Chain { number, dot });
             }
-        } else if own {
+        } else if is_own {
             // Entries of its own that it left out: this one stands for them.
             entry.head.first_seq = known + 1;
             entry.head.previous = state.chain;
@@ -70,11 +74,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
         } else if entry.head.first_seq > known + 1 {
             return Err(Damage::Chain { number, dot });
         }
-        if !entry.head.depends.is_empty() {
-            let mut deps = VersionVector::clone(&state.deps);
-            deps.merge(&entry.head.depends);
-            state.deps = Arc::new(deps);
-        }
+        state.depend(&entry.head.depends);
         state.chain = chain;
         let deps = Arc::clone(&state.deps);
         reached.advance(dot);
@@ -88,33 +88,32 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
                 version: change.version,
                 incarnation: change.incarnation,
             };
-            let windows = &mut replica.state.windows;
-            windows.open(keyspace, &key, || before.clone());
+            let windows = &mut kept.windows;
+            windows.open(keyspace, &key, before.as_ref());
             windows.add(keyspace, &key, version);
             windows.note(keyspace, &key, after);
             stations.entry((keyspace, key)).or_default().push(Station { version: true, before });
         }
-        replica.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
+        kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
     }
     if reached != head.vector {
         return Err(Damage::State { what: "entries that members may lack" });
     }
-    if replica.own.chain != head.chain {
+    if replica.origins.own.chain != head.chain {
         return Err(Damage::State { what: "chain hash of its own entries" });
     }
     for ((keyspace, key), stations) in stations {
         let base = |count| base_after(stations, count);
-        if replica.state.windows.settle_known(keyspace, &key, &head.floor, base) {
-            replica.lingering.insert((keyspace, key));
+        if kept.windows.settle_known(keyspace, &key, &head.floor, base) {
+            kept.lingering.insert((keyspace, key));
         }
     }
-    let fresh = head.vector.iter().filter(|dot| dot.origin != head.identity.origin());
-    replica.fresh = fresh.filter(|dot| !replica.own.deps.contains(*dot)).collect();
-    replica.vector = head.vector;
-    replica.floor = head.floor;
-    replica.acks = Acks::restored(head.acks);
-    replica.offered = head.offered;
-    let alone = replica.members.is_empty() || replica.members.counting(&replica.acks) == [replica.identity.replica];
-    replica.state.windowed = !alone || !replica.log.is_empty();
+    let fresh = head.vector.iter().filter(|dot| dot.origin != own);
+    replica.origins.fresh = fresh.filter(|dot| !replica.origins.own.deps.contains(*dot)).collect();
+    replica.origins.vector = head.vector;
+    replica.membership.acks = Acks::restored(head.acks);
+    (kept.floor, kept.offered) = (head.floor, head.offered);
+    let alone = replica.membership.members.is_empty() || replica.membership.counting() == [own.replica];
+    replica.replication = (!alone || !kept.log.is_empty()).then_some(kept);
     Ok(())
 }

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::entry::{Applied, Chain, Change, ChangeKind, CodecError, Entry, Head, Record};
+use crate::entry::{Applied, Change, ChangeKind, CodecError, Entry, Head, Record};
 use crate::merge::rules::Rules;
-use crate::merge::window::Live;
 use crate::replica::Replica;
 use crate::replica::members::Members;
 use crate::store::history::{ChangedKeys, History};
-use crate::store::index::KeyVersion;
-use crate::store::state::State;
+use crate::store::index::Content;
+use crate::store::state::{Position, Recorded, State};
 use crate::store::system::{self, SystemKey, SystemValue};
+use crate::words::chain::Chain;
 use crate::words::clock::{Clock, Now};
 use crate::words::id::{Dot, Identity, Origin};
 use crate::words::key::{Key, Keyspace};
@@ -71,9 +71,9 @@ pub enum Damage {
 struct Step {
     keyspace: Keyspace,
     key: Key,
-    before: (Option<Live>, u64),
-    /// The record that holds what it was afterwards.
-    after: u64,
+    before: Option<Recorded>,
+    /// The record that holds what it was afterwards, if it was there.
+    after: Option<u64>,
 }
 
 /// An entry that may belong into the log; the head says whether it does.
@@ -98,7 +98,13 @@ pub struct Loader {
 
 impl Default for Loader {
     fn default() -> Self {
-        Self { state: State::empty(), changed: vec![], last_number: 0, last_whole: BTreeMap::new(), candidates: vec![] }
+        Self {
+            state: State::empty(Revision::FIRST),
+            changed: vec![],
+            last_number: 0,
+            last_whole: BTreeMap::new(),
+            candidates: vec![],
+        }
     }
 }
 
@@ -123,7 +129,7 @@ impl Loader {
         let is_candidate = (!record.trimmed || record.left_out) && !record.settled && record.head.dot.seq > 0;
         let entry = is_candidate.then(|| record.entry());
         let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
-        let before: Vec<_> = net.map(|(at, key)| (at, self.state.live(at, &key), key)).collect();
+        let before: Vec<_> = net.map(|(at, key)| (at, self.state.recorded(at, &key), key)).collect();
         if record.changes.iter().any(|change| change.applied == Applied::Not) {
             self.state.dead.change(number);
         }
@@ -153,7 +159,7 @@ impl Loader {
         }
         if let Some(entry) = entry {
             let steps = before.into_iter().map(|(keyspace, before, key)| {
-                let after = self.state.live(keyspace, &key).1;
+                let after = self.state.recorded(keyspace, &key).map(|recorded| recorded.number);
                 Step { keyspace, key, before, after }
             });
             let steps = steps.collect();
@@ -183,21 +189,17 @@ impl Loader {
         if newest.is_some_and(|newest| newest >= (revision, change.sub)) {
             return Err(Damage::Codec { number, source: CodecError::Field("order of changes") });
         }
-        let (value, lease) = match &change.kind {
-            ChangeKind::Put { value, lease } => (Some(value.clone()), *lease),
-            ChangeKind::Delete | ChangeKind::Expire => (None, None),
+        let content = match &change.kind {
+            ChangeKind::Put { value, lease } => Some(Content {
+                value: value.clone(),
+                create_revision: change.create_revision,
+                version: change.version,
+                lease: *lease,
+            }),
+            ChangeKind::Delete | ChangeKind::Expire => None,
         };
-        let version = KeyVersion {
-            revision,
-            sub: change.sub,
-            value,
-            create_revision: change.create_revision,
-            version: change.version,
-            lease,
-            incarnation: change.incarnation,
-            number,
-        };
-        Ok((change.sub, self.state.index.write(&change.key, version, |key, _, _| key.clone())))
+        let version = Position { revision, sub: change.sub, number }.version(change.incarnation, content);
+        Ok((change.sub, self.state.index.write(&change.key, |key, _| (version, key.clone()))))
     }
 
     fn system(&mut self, number: u64, change: &Change) {
@@ -238,9 +240,10 @@ impl Loader {
         }
         let history = history(self.changed, &head)?;
         let mut state = self.state;
-        state.compacted = head.compacted;
-        let dead = &mut state.dead;
-        state.index.compact_all(head.compacted, |number, tombstone| dead.add(number, tombstone));
+        (state.compacted, state.swept) = (head.compacted, head.compacted);
+        if let Some(at) = head.compacted {
+            state.compact_all(at);
+        }
         // Old versions are not in the state's hash; that one is missing shows in how many there are.
         if head.versions.is_some_and(|versions| versions != state.index.versions()) {
             return Err(Damage::State { what: "number of versions" });
@@ -248,6 +251,7 @@ impl Loader {
         if let Some(first) = head.restamped {
             state.index.restamp(first);
         }
+        (state.history, state.revision, state.restamped) = (history, head.revision, head.restamped);
 
         let mut replica = Replica::new(head.identity);
         derive(&mut state, &mut replica, now);
@@ -258,13 +262,9 @@ impl Loader {
             return Err(Damage::State { what: "hash of the replica's own keys" });
         }
         replica.state = state;
-        replica.history = history;
-        replica.revision = head.revision;
-        replica.next_number = head.next_number;
+        replica.journal.next_number = head.next_number;
         replica.clock = Clock::starting_at(head.stamp);
-        replica.swept = head.compacted;
-        replica.restamped = head.restamped;
-        replica.past = head.past;
+        replica.membership.past = head.past;
         log::restore(&mut replica, head, self.candidates)?;
         Ok(replica)
     }
@@ -281,9 +281,9 @@ fn unshare(change: &mut Change) {
 
 /// The history from the compacted revision on, without gaps.
 fn history(changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History, Damage> {
-    let mut changed = changed.into_iter().skip_while(|(revision, _)| *revision < head.compacted).peekable();
+    let mut changed = changed.into_iter().skip_while(|(revision, _)| Some(*revision) < head.compacted).peekable();
     // The space's first revision is the empty store: nothing happened there.
-    let oldest = Revision::new(head.compacted.get().max(Revision::first_of(head.identity.ordinal).get()));
+    let oldest = Revision::first_of(head.identity.ordinal).max(head.compacted.unwrap_or(Revision::FIRST));
     let first = match changed.peek() {
         Some((revision, _)) if *revision == oldest => oldest,
         _ => oldest.next(),
@@ -303,7 +303,6 @@ fn history(changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History
 
 /// What is not stored because it follows from the keys: leases, alarms, members, rules, hashes.
 fn derive(state: &mut State, replica: &mut Replica, now: Now) {
-    state.now = now;
     for (key, value) in &state.system {
         state.digest.add(Keyspace::System, key, &value.value, value.version, None);
         match SystemKey::decode(key) {
@@ -312,22 +311,22 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) {
                 state.leases.grant(now, id, system::lease_ttl(&value.value).unwrap_or_default(), mine);
             }
             Some(SystemKey::Alarm(alarm)) => {
-                replica.alarms.insert(alarm);
+                state.alarms.insert(alarm);
             }
             Some(SystemKey::Rules) => {
-                state.rules = Rules::decode(&value.value).unwrap_or_default().into();
+                replica.rules = Rules::decode(&value.value).unwrap_or_default().into();
             }
             _ => {}
         }
     }
-    replica.members = Members::read(&state.system);
-    state.shared = replica.members.iter().nth(1).is_some();
+    replica.membership.members = Members::read(&state.system);
+    state.shared = replica.membership.members.iter().nth(1).is_some();
     for (key, versions) in state.index.iter() {
         let Some(newest) = versions.last() else { continue };
-        let Some(value) = &newest.value else { continue };
+        let Some(content) = &newest.content else { continue };
         let local = crate::words::key::is_replica_local(key);
         let digest = if local { &mut state.local_digest } else { &mut state.digest };
-        digest.add(Keyspace::Client, key, value, newest.version, newest.lease);
-        state.leases.reattach(now, key, None, newest.lease);
+        digest.add(Keyspace::Client, key, &content.value, content.version, content.lease);
+        state.leases.reattach(now, key, None, content.lease);
     }
 }

@@ -5,10 +5,10 @@ use prost::Message;
 
 use crate::boot::snapshot::{SettledKey, SnapshotChunk};
 use crate::entry::{Change, ChangeKind, CodecError, EntryHead, OriginHead, Record};
-use crate::merge::window::Live;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
+use crate::words::value::Live;
 use crate::words::vector::VersionVector;
 
 #[derive(Clone, PartialEq, Message)]
@@ -141,7 +141,7 @@ pub(super) fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
     let origin = |origin: WireOrigin| {
         Ok(OriginHead {
             dot: dot_from_wire(&origin.dot.ok_or(CodecError::Field("origin"))?),
-            chain: crate::entry::Chain::from_wire(&origin.chain).ok_or(CodecError::Field("chain hash"))?,
+            chain: crate::words::chain::Chain::from_wire(&origin.chain).ok_or(CodecError::Field("chain hash"))?,
             deps: vector_from_wire(&origin.deps),
         })
     };

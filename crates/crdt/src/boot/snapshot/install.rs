@@ -9,8 +9,13 @@ use crate::boot::snapshot::rebase::Lost;
 use crate::boot::snapshot::{SettledKey, SnapshotChunk, codec, recovery};
 use crate::command::notice::{MergeReport, Notice};
 use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
+use crate::replica::Replica;
+use crate::replica::log::Log;
 use crate::replica::origins::OriginState;
-use crate::replica::{Effects, Replica};
+use crate::replica::turn::Turn;
+use crate::store::history::{ChangedKeys, History};
+use crate::store::state::Position;
+use crate::words::chain::Chain;
 use crate::words::clock::Now;
 use crate::words::id::{Dot, Identity, Origin};
 use crate::words::key::{Keyspace, Place};
@@ -110,79 +115,78 @@ impl Installer {
         let base = self.base.take().filter(|_| self.done).ok_or(InstallError::Incomplete)?;
         let mut tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
         let mut replica = Replica::new(identity);
-        replica.joining = true;
+        replica.membership.joining = true;
         // Revisions below the space that it will leap to; nobody ever sees them.
-        replica.revision = Revision::FIRST;
-        replica.history = crate::store::history::History::starting_at(Revision::FIRST.next());
-        let mut effects = Effects::default();
-        replica.state.now = now;
-        replica.install_keys(&self.keys, &mut effects);
+        replica.state.revision = Revision::FIRST;
+        replica.state.history = History::starting_at(Revision::FIRST.next());
+        let mut turn = Turn::new(now);
+        replica.install_keys(&mut turn, &self.keys);
         for head in base {
             if head.dot.seq > 0 {
-                replica.vector.advance(head.dot);
-                replica.fresh.advance(head.dot);
+                replica.origins.vector.advance(head.dot);
+                replica.origins.fresh.advance(head.dot);
             }
-            let origin = head.dot.origin;
-            *replica.origin_mut(origin) = OriginState::at(head);
+            let state = OriginState { chain: head.chain, deps: Arc::new(head.deps) };
+            *replica.origins.get_mut(identity.origin(), head.dot.origin) = state;
         }
-        replica.base = replica.vector.clone();
         // The floor comes last: entries under it that are not settled were applied before it rose.
-        replica.state.windowed = true;
+        replica.open_up().floor = VersionVector::default();
         let system: Vec<Change> =
             self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(|k| codec::change_of(k, 0)).collect();
-        replica.follow_system(now, system.iter(), &mut effects);
+        replica.follow_system(&mut turn, system.iter());
         for entry in std::mem::take(&mut self.entries) {
-            if replica.vector.contains(entry.head.dot) {
+            if replica.origins.vector.contains(entry.head.dot) {
                 continue;
             }
             replica.admit(identity.replica, &entry).map_err(InstallError::Contradiction)?;
             let settled = self.settled.remove(&entry.head.dot).unwrap_or_default();
-            replica.apply_unsettled(now, entry, &settled, &mut effects);
+            replica.apply_unsettled(&mut turn, entry, &settled);
         }
-        replica.floor = self.floor.meet(&replica.vector);
+        let floor = self.floor.meet(&replica.origins.vector);
+        replica.open_up().floor = floor;
         let mut refused_of_others = vec![];
         if let Some(old) = old {
-            let refused = replica.keep_others(now, old, &mut effects);
+            let refused = replica.keep_others(&mut turn, old);
             // Those of a member that has lost its disk since it may have lost, too.
             let is_lost = |lost: &Lost| {
                 let Origin { replica: member, birth } = lost.entry.head.dot.origin;
-                let goes_on_under_another = || replica.members.birth_of(member).is_some_and(|now| now != birth);
-                member == identity.replica || (replica.members.is_present(member) && goes_on_under_another())
+                let goes_on_under_another =
+                    || replica.membership.members.birth_of(member).is_some_and(|now| now != birth);
+                member == identity.replica || (replica.membership.members.is_present(member) && goes_on_under_another())
             };
             let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(is_lost);
-            let settled = recovery::settled(old, &replica.vector);
+            let settled = recovery::settled(old, &replica.origins.vector);
             tail.splice(0..0, settled.into_iter().chain(lost));
             refused_of_others = others;
-            replica.revision = replica.revision.max(old.revision);
+            replica.state.revision = replica.state.revision.max(old.state.revision);
         }
-        let member = replica.members.get(identity.replica).filter(|member| !member.removed);
+        let member = replica.membership.members.get(identity.replica).filter(|member| !member.removed);
         let ordinal = member.ok_or(InstallError::NotAMember)?.ordinal;
-        replica.joining = false;
+        replica.membership.joining = false;
         replica.identity.ordinal = ordinal.unwrap_or(identity.ordinal);
-        replica.revision = replica.revision.max(self.revision);
+        replica.state.revision = replica.state.revision.max(self.revision);
         // The keys are shown as written at its first revision, and nothing before that can be asked for.
-        drop(replica.leap(now, &mut effects));
-        replica.restamp();
-        replica.read_members(now, &mut effects);
-        let given_up = replica.write_again(tail, &mut effects);
-        let own = replica.log.of(replica.identity.origin(), 1);
+        drop(replica.leap(&mut turn));
+        replica.state.restamp();
+        replica.read_members(&mut turn);
+        let given_up = replica.write_again(&mut turn, tail);
+        let own = replica.log().into_iter().flat_map(|log| log.of(replica.identity.origin(), 1));
         let system = own.flat_map(|logged| &logged.entry.changes).filter(|change| change.keyspace == Keyspace::System);
         let system: Vec<Change> = system.cloned().collect();
-        replica.follow_system(now, system.iter(), &mut effects);
+        replica.follow_system(&mut turn, system.iter());
         // Who is a member, perhaps by what was written again, and made it has it, and makes it again.
-        let is_gone = |lost: &Lost| !replica.members.is_present(lost.entry.head.dot.origin.replica);
+        let is_gone = |lost: &Lost| !replica.membership.members.is_present(lost.entry.head.dot.origin.replica);
         let forsaken = refused_of_others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
-        let settled = replica.floor.clone();
-        replica.settle_all(&settled);
+        replica.settle_all();
         let head = replica.head().encode();
-        Ok(Installed { records: effects.records.into_vec(), head, given_up, forsaken, replica })
+        Ok(Installed { records: turn.effects.records.into_vec(), head, given_up, forsaken, replica })
     }
 }
 
 impl Replica {
     /// Takes over entries of others, and those under older births of its own, that the giver does not have: perhaps nobody
     /// else does. Tells which do not fit: the others went on without them.
-    fn keep_others(&mut self, now: Now, old: &Replica, effects: &mut Effects) -> Vec<Lost> {
+    fn keep_others(&mut self, turn: &mut Turn, old: &Replica) -> Vec<Lost> {
         let (replica, origin) = (self.identity.replica, old.identity.origin());
         // An old copy from before a birth that others know of: what that one acknowledged lets them settle what is not in
         // the copy's entries, here and elsewhere.
@@ -192,14 +196,15 @@ impl Replica {
         // alone may lie below what others have settled.
         let was_heard_of = self.births_of(replica).next().is_some();
         let mut refused = vec![];
-        for logged in old.log.iter().filter(|logged| logged.entry.head.dot.origin != origin) {
+        for logged in old.log().into_iter().flat_map(Log::iter).filter(|logged| logged.entry.head.dot.origin != origin)
+        {
             let dot = logged.entry.head.dot;
-            if self.vector.contains(dot) {
+            if self.origins.vector.contains(dot) {
                 continue;
             }
-            let counts = was_heard_of || self.members.is_present(dot.origin.replica);
+            let counts = was_heard_of || self.membership.members.is_present(dot.origin.replica);
             if counts && !is_outlived && self.admit(replica, &logged.entry).is_ok() {
-                self.apply(now, Entry::clone(&logged.entry), effects);
+                self.apply(turn, Entry::clone(&logged.entry));
             } else {
                 refused.push(Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) });
             }
@@ -208,7 +213,7 @@ impl Replica {
     }
 
     /// Writes settled keys down, some of them per record.
-    fn install_keys(&mut self, keys: &[SettledKey], effects: &mut Effects) {
+    fn install_keys(&mut self, turn: &mut Turn, keys: &[SettledKey]) {
         let mut rest = keys;
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -219,15 +224,16 @@ impl Replica {
             });
             let (now, later) = rest.split_at(fit.count().max(1));
             rest = later;
-            let (number, revision) = (self.next_number, self.revision.next());
-            let mut changed = crate::store::history::ChangedKeys::new();
+            let (number, revision) = (self.journal.number(), self.state.revision.next());
+            let mut changed = ChangedKeys::new();
             let mut changes = vec![];
             for key in now {
                 let sub = changed.len() as u32;
                 let mut change = codec::change_of(key, sub);
                 match key.keyspace {
                     Keyspace::Client => {
-                        let (stored, _, created) = self.state.set(&key.key, &key.live, revision, sub, number);
+                        let at = Position { revision, sub, number };
+                        let (stored, _, created) = self.state.set(turn.now, &key.key, &key.live, at);
                         change.create_revision = created;
                         changed.push((sub, stored));
                     }
@@ -240,10 +246,8 @@ impl Replica {
             }
             let touched = !changed.is_empty();
             if touched {
-                self.revision = revision;
-                self.history.push(changed);
+                self.state.push(changed);
             }
-            self.next_number += 1;
             let record = Record {
                 number,
                 revision: touched.then_some(revision),
@@ -254,7 +258,7 @@ impl Replica {
                 settled: true,
                 left_out: false,
             };
-            effects.records.push(record.encode());
+            turn.effects.records.push(record.encode());
         }
     }
 }
@@ -263,17 +267,16 @@ impl Installer {
     /// What a member wrote that the giver does not have: its own entries behind the last one that both have.
     fn tail_of(&self, base: &[OriginHead], old: &Replica) -> Vec<Lost> {
         let origin = old.identity.origin();
-        let mut known: Vec<(u64, crate::entry::Chain)> =
+        let mut known: Vec<(u64, Chain)> =
             base.iter().filter(|head| head.dot.origin == origin).map(|head| (head.dot.seq, head.chain)).collect();
         for entry in self.entries.iter().filter(|entry| entry.head.dot.origin == origin) {
             known.push((entry.head.first_seq - 1, entry.head.previous));
             known.push((entry.head.dot.seq, entry.head.previous.extend(&entry.head, &entry.changes)));
         }
-        let is_agreed = |(seq, chain): &&(u64, crate::entry::Chain)| {
-            *seq == 0 || old.chain_at(Dot { origin, seq: *seq }) == Some(*chain)
-        };
+        let is_agreed =
+            |(seq, chain): &&(u64, Chain)| *seq == 0 || old.chain_at(Dot { origin, seq: *seq }) == Some(*chain);
         let agreed = known.iter().filter(is_agreed).map(|(seq, _)| *seq).max().unwrap_or(0);
-        let tail = old.log.of(origin, agreed + 1);
+        let tail = old.log().into_iter().flat_map(|log| log.of(origin, agreed + 1));
         tail.map(|logged| Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) }).collect()
     }
 }

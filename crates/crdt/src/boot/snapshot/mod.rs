@@ -15,11 +15,11 @@ use bytes::Bytes;
 pub use install::{InstallError, Installed, Installer};
 
 use crate::entry::{Entry, OriginHead};
-use crate::merge::window::Live;
 use crate::replica::Replica;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace, Place, is_replica_local};
 use crate::words::revision::Revision;
+use crate::words::value::Live;
 use crate::words::vector::VersionVector;
 
 /// First byte of the places that stand for entries, which lie behind all keys: no system key begins with it.
@@ -77,7 +77,7 @@ impl Replica {
         let mut chunk = SnapshotChunk {
             base: self.origin_heads(),
             floor: self.floor().clone(),
-            revision: self.revision,
+            revision: self.state.revision,
             keys: vec![],
             entries: vec![],
             settled: vec![],
@@ -103,7 +103,7 @@ impl Replica {
                 }
             }
         }
-        for logged in self.log.behind(logged.unwrap_or(0)) {
+        for logged in self.log().into_iter().flat_map(|log| log.behind(logged.unwrap_or(0))) {
             // What is not durable is no loss: the receiver gets it as everyone does.
             if !durable.contains(logged.entry.head.dot) {
                 break;
@@ -129,7 +129,8 @@ impl Replica {
             }
         };
         let mut present = present.peekable();
-        let mut windowed = self.state.windows.keys_behind(keyspace, after).peekable();
+        let windowed = self.windows().into_iter().flat_map(move |windows| windows.keys_behind(keyspace, after));
+        let mut windowed = windowed.peekable();
         std::iter::from_fn(move || match (present.peek(), windowed.peek()) {
             (Some(a), Some(b)) if a == b => {
                 windowed.next();
@@ -144,16 +145,18 @@ impl Replica {
     /// The changes of an entry of the log that are in no window any more.
     fn settled_changes<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = u32> + 'a {
         let dot = entry.head.dot;
-        let changes = entry.changes.iter().enumerate().filter(move |_| self.floor.contains(dot));
-        let settled = changes.filter(move |(_, change)| !self.state.windows.holds(change.keyspace, &change.key, dot));
+        let changes = entry.changes.iter().enumerate().filter(move |_| self.floor().contains(dot));
+        let settled = changes.filter(move |(_, change)| {
+            !self.windows().is_some_and(|windows| windows.holds(change.keyspace, &change.key, dot))
+        });
         settled.map(|(place, _)| place as u32)
     }
 
     /// What a key is below its window.
     fn settled(&self, keyspace: Keyspace, key: &Key) -> Option<Live> {
-        match self.state.windows.get(keyspace, key) {
+        match self.window(keyspace, key) {
             Some(open) => open.window.base().cloned(),
-            None => self.state.live(keyspace, key).0,
+            None => self.state.recorded(keyspace, key).map(|recorded| recorded.live),
         }
     }
 }

@@ -7,15 +7,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::boot::genesis;
-use crate::command::notice::MergeReport;
+use crate::command::notice::{GivenUp, MergeReport, Rule};
 use crate::entry::{ChangeKind, Entry};
-use crate::merge::outcome::{GivenUp, Rule};
-use crate::merge::window::{Live, Version, Window};
-use crate::replica::{Effects, Replica};
+use crate::merge::version::Version;
+use crate::merge::window::Window;
+use crate::replica::Replica;
+use crate::replica::turn::Turn;
 use crate::store::system::SystemKey;
+use crate::store::txn::Again;
+use crate::words::clock::Stamp;
 use crate::words::id::{Birth, Dot, Origin};
 use crate::words::key::Keyspace;
+use crate::words::value::Live;
 use crate::words::vector::VersionVector;
 
 /// An entry that only this member had, with what its maker had seen.
@@ -24,16 +27,9 @@ pub(super) struct Lost {
     pub(super) deps: Arc<VersionVector>,
 }
 
-/// What is to be made of a key.
-enum Again {
-    Nothing,
-    Put(Live, bool),
-    Delete(ChangeKind),
-}
-
 impl Replica {
     /// Writes lost entries again, each as one transaction. Tells what was given up.
-    pub(super) fn write_again(&mut self, lost: Vec<Lost>, effects: &mut Effects) -> Vec<MergeReport> {
+    pub(super) fn write_again(&mut self, turn: &mut Turn, lost: Vec<Lost>) -> Vec<MergeReport> {
         let mut given_up = vec![];
         let mut firsts: BTreeMap<Origin, u64> = BTreeMap::new();
         for dot in lost.iter().map(|lost| lost.entry.head.dot) {
@@ -61,12 +57,12 @@ impl Replica {
                     let (keyspace, key, dot) = (change.keyspace, change.key.clone(), entry.head.dot);
                     given_up.push(MergeReport { keyspace, key, dot, revision: None, rule, given_up: what });
                 }
-                steps.push((change, again));
+                steps.extend(again.map(|again| (change, again)));
             }
             self.clock.witness(entry.head.stamp);
-            self.draft_at(entry.head.stamp, effects, |draft| {
-                for (change, again) in &steps {
-                    draft.again(change.keyspace, &change.key, again_of(again));
+            self.transact_at(turn, entry.head.stamp, |transaction| {
+                for (change, again) in steps {
+                    transaction.again(change.keyspace, &change.key, again);
                 }
             });
         }
@@ -80,36 +76,36 @@ impl Replica {
         key: &[u8],
         lost: &Version,
         firsts: &BTreeMap<Origin, u64>,
-    ) -> (Again, Option<(Rule, Vec<GivenUp>)>) {
-        let present = self.state.live(keyspace, key).0;
+    ) -> (Option<Again>, Option<(Rule, Vec<GivenUp>)>) {
+        let present = self.state.recorded(keyspace, key).map(|recorded| recorded.live);
         let whole = |rule| Some((rule, vec![GivenUp { dot: lost.dot, what: "the whole write".to_owned() }]));
         let in_tail = |dot: Dot| firsts.get(&dot.origin).is_some_and(|first| dot.seq >= *first);
         match (&present, &lost.kind) {
             (None, ChangeKind::Put { .. }) => match lost.live() {
                 // A life of its own, or one that nobody has ended but this very transaction's predecessors.
                 Some(live) if in_tail(lost.incarnation.dot) || self.saw_all(keyspace, key, lost) => {
-                    (Again::Put(live, true), None)
+                    (Some(Again::Put { live, begins_anew: true }), None)
                 }
-                _ => (Again::Nothing, whole(Rule::DeletedIncarnation)),
+                _ => (None, whole(Rule::DeletedIncarnation)),
             },
-            (None, ChangeKind::Delete | ChangeKind::Expire) => (Again::Nothing, None),
+            (None, ChangeKind::Delete | ChangeKind::Expire) => (None, None),
             (Some(present), ChangeKind::Delete)
                 if present.incarnation == lost.incarnation || self.is_again(present, in_tail(lost.incarnation.dot)) =>
             {
-                (Again::Delete(ChangeKind::Delete), None)
+                (Some(Again::Delete(ChangeKind::Delete)), None)
             }
             (Some(_), ChangeKind::Expire) if self.saw_all(keyspace, key, lost) => {
-                (Again::Delete(ChangeKind::Expire), None)
+                (Some(Again::Delete(ChangeKind::Expire)), None)
             }
-            (Some(_), ChangeKind::Delete | ChangeKind::Expire) => (Again::Nothing, whole(Rule::OutlivedDelete)),
+            (Some(_), ChangeKind::Delete | ChangeKind::Expire) => (None, whole(Rule::OutlivedDelete)),
             (Some(present), ChangeKind::Put { .. }) => {
                 if self.saw_all(keyspace, key, lost) {
                     return match lost.live() {
-                        Some(live) => (Again::Put(live, false), None),
-                        None => (Again::Nothing, None),
+                        Some(live) => (Some(Again::Put { live, begins_anew: false }), None),
+                        None => (None, None),
                     };
                 }
-                let nobody = Origin { replica: genesis::ORIGIN.replica, birth: Birth::new(1) };
+                let nobody = Origin { replica: Origin::GENESIS.replica, birth: Birth::new(1) };
                 let mut window = Window::new(None);
                 window.add(Version {
                     dot: Dot { origin: nobody, seq: 1 },
@@ -120,15 +116,15 @@ impl Replica {
                     incarnation: present.incarnation,
                 });
                 window.add(Version { deps: Arc::default(), ..lost.clone() });
-                let outcome = window.outcome(&self.state.rules, keyspace, key);
+                let outcome = window.outcome(&self.rules, keyspace, key);
                 let given_up: Vec<_> = outcome.given_up.into_iter().filter(|given| given.dot == lost.dot).collect();
                 let report = outcome.rule.filter(|_| !given_up.is_empty()).map(|rule| (rule, given_up));
                 match outcome.live {
                     Some(live) if live.value != present.value || live.lease != present.lease => {
-                        let replaces = live.incarnation != present.incarnation;
-                        (Again::Put(live, replaces), report)
+                        let begins_anew = live.incarnation != present.incarnation;
+                        (Some(Again::Put { live, begins_anew }), report)
                     }
-                    _ => (Again::Nothing, report),
+                    _ => (None, report),
                 }
             }
         }
@@ -138,30 +134,18 @@ impl Replica {
     fn saw_all(&self, keyspace: Keyspace, key: &[u8], lost: &Version) -> bool {
         let saw =
             |dot: Dot| dot.origin == self.identity.origin() || dot.origin == lost.dot.origin || lost.deps.contains(dot);
-        self.base.iter().all(saw)
-            && self
-                .state
-                .windows
-                .get(keyspace, key)
-                .is_none_or(|open| open.window.versions().iter().all(|v| saw(v.dot)))
+        self.log_base().iter().all(saw)
+            && self.window(keyspace, key).is_none_or(|open| open.window.versions().iter().all(|v| saw(v.dot)))
     }
 
     /// When the newest unsettled version of a key was written.
-    fn written(&self, keyspace: Keyspace, key: &[u8]) -> Option<crate::words::clock::Stamp> {
-        let open = self.state.windows.get(keyspace, key)?;
+    fn written(&self, keyspace: Keyspace, key: &[u8]) -> Option<Stamp> {
+        let open = self.window(keyspace, key)?;
         open.window.versions().iter().map(|version| version.stamp).max()
     }
 
     /// Whether what is there is itself a lost write that was made again: what follows it there follows it here.
     fn is_again(&self, present: &Live, lost_life: bool) -> bool {
         lost_life && present.incarnation.dot.origin == self.identity.origin()
-    }
-}
-
-fn again_of(again: &Again) -> Option<Result<(&Live, bool), ChangeKind>> {
-    match again {
-        Again::Nothing => None,
-        Again::Put(live, replaces) => Some(Ok((live, *replaces))),
-        Again::Delete(kind) => Some(Err(kind.clone())),
     }
 }

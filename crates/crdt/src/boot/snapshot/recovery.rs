@@ -12,10 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::boot::snapshot::rebase::Lost;
-use crate::entry::{Chain, Change, ChangeKind, Entry, EntryHead, Past};
+use crate::entry::{Change, ChangeKind, Entry, EntryHead, Past};
 use crate::replica::Replica;
+use crate::replica::log::Log;
 use crate::store::index::KeyVersion;
 use crate::store::system::SystemKey;
+use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
 use crate::words::key::{self, Key, Keyspace};
@@ -27,7 +29,7 @@ use crate::words::vector::VersionVector;
 pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     let own = old.identity.origin();
     let (mut stamp, begins) = alone_since(old, known);
-    let logged: BTreeSet<u64> = old.log.iter().map(|logged| logged.number).collect();
+    let logged: BTreeSet<u64> = old.log().into_iter().flat_map(Log::iter).map(|logged| logged.number).collect();
     let is_own = |number: u64| begins.is_some_and(|begins| number > begins) && !logged.contains(&number);
     let is_unheard = |life: Dot| old.log_base().contains(life) && !known.contains(life);
 
@@ -40,7 +42,7 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     for (key, versions) in old.state.index.iter().filter(|(key, _)| !key::is_replica_local(key)) {
         let newest = versions.len().saturating_sub(1);
         let wanted = versions.iter().enumerate().filter(|(place, version)| {
-            let is_unheard = || *place == newest && version.value.is_some() && is_unheard(version.incarnation.dot);
+            let is_unheard = || *place == newest && version.is_live() && is_unheard(version.incarnation.dot);
             is_own(version.number) || is_unheard()
         });
         entries.extend(wanted.map(|(_, version)| ((version.revision, version.sub), change_of(key, version))));
@@ -75,7 +77,7 @@ fn alone_since(old: &Replica, known: &VersionVector) -> (Stamp, Option<u64>) {
     if known.get(own) > 0 || old.log_base().get(own) == 0 {
         return (Stamp::default(), None);
     }
-    match old.past {
+    match old.membership.past {
         Past::Known => (Stamp::default(), None),
         Past::Founded => (Stamp::default(), Some(0)),
         Past::Doubtful => {
@@ -98,9 +100,11 @@ fn entry(dot: Dot, stamp: Stamp, changes: Vec<Change>) -> Entry {
 }
 
 fn change_of(key: &Key, version: &KeyVersion) -> Change {
-    let kind = match &version.value {
-        Some(value) => ChangeKind::Put { value: value.clone(), lease: version.lease },
-        None => ChangeKind::Delete,
-    };
-    Change::new(Keyspace::Client, key.clone(), kind, version.version, version.incarnation)
+    match &version.content {
+        Some(content) => {
+            let kind = ChangeKind::Put { value: content.value.clone(), lease: content.lease };
+            Change::new(Keyspace::Client, key.clone(), kind, content.version, version.incarnation)
+        }
+        None => Change::new(Keyspace::Client, key.clone(), ChangeKind::Delete, 0, version.incarnation),
+    }
 }

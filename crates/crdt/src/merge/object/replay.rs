@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 
+use crate::command::notice::GivenUp;
 use crate::merge::graph::Graph;
-use crate::merge::outcome::GivenUp;
 use crate::merge::rules::Rules;
-use crate::merge::window::Version;
+use crate::merge::version::Version;
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
 

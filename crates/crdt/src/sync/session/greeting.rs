@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::entry::{Chain, Past};
-use crate::replica::{Input, Replica};
+use crate::entry::Past;
+use crate::replica::Replica;
+use crate::replica::turn::Input;
 use crate::sync::error::SyncError;
 use crate::sync::message::{CHAINS_MAX, Hello, Message, PROTOCOL};
 use crate::sync::session::{Peer, Session, SessionEvent, Turn};
 use crate::sync::status::Stage;
+use crate::words::chain::Chain;
 use crate::words::clock::Now;
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::vector::VersionVector;
@@ -42,7 +44,7 @@ impl Standing {
 
 /// A removal counts once it is durable: whoever is told of it stops for good, so it must not be forgotten.
 pub(super) fn check_member(replica: &Replica, durable: &VersionVector, id: ReplicaId) -> Result<(), SyncError> {
-    let is_durable = || replica.members.removal_of(id).is_none_or(|removal| durable.contains(removal));
+    let is_durable = || replica.membership.members.removal_of(id).is_none_or(|removal| durable.contains(removal));
     match Standing::of(replica, id) {
         Standing::Member => Ok(()),
         Standing::Removed if !is_durable() => Ok(()),
@@ -64,7 +66,7 @@ pub(super) fn hello(replica: &Replica, durable: &VersionVector) -> Hello {
         chains: chains.take(CHAINS_MAX).collect(),
         begins: replica.log_base().clone(),
         empty: durable.is_empty(),
-        doubtful: replica.past == Past::Doubtful,
+        doubtful: replica.membership.past == Past::Doubtful,
         revision: replica.revision(),
         rules: replica.rules().number,
     }
@@ -117,7 +119,7 @@ impl Search {
 /// Whether the peer is in doubt of its disk and this replica is not: then the peer begins anew from what is here, if it takes this
 /// one for a member at all. What is here stays as it is.
 fn begins_anew_from(replica: &Replica, durable: &VersionVector, hello: &Hello) -> bool {
-    hello.doubtful && replica.past != Past::Doubtful && !durable.is_empty()
+    hello.doubtful && replica.membership.past != Past::Doubtful && !durable.is_empty()
 }
 
 /// Whether this replica lacks something that it once had, by what the peer says. It must begin anew from what the peer has
@@ -125,7 +127,7 @@ fn begins_anew_from(replica: &Replica, durable: &VersionVector, hello: &Hello) -
 fn has_lost_a_disk(replica: &Replica, hello: &Hello) -> bool {
     let own = replica.identity().origin();
     let an_older_birth = |dot: Dot| dot.origin.replica == own.replica && dot.origin != own;
-    match replica.past {
+    match replica.membership.past {
         Past::Known => false,
         Past::Founded => hello.vector.iter().chain(replica.vector().iter()).any(an_older_birth),
         // One that is in doubt as well knows no better.
@@ -216,7 +218,7 @@ impl Session {
             self.enter(Stage::Snapshot);
         } else {
             self.enter(Stage::Open);
-            if replica.past == Past::Doubtful {
+            if replica.membership.past == Past::Doubtful {
                 turn.inputs.push(Input::Met(member));
             }
             // What it said it has is its first acknowledgement.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::entry::ChangeKind;
-use crate::replica::{Input, Replica};
+use crate::replica::Replica;
+use crate::replica::turn::Input;
 use crate::sync::delta;
 use crate::sync::entry_wire::{self, Received, Unresolved};
 use crate::sync::error::{DecodeError, SyncError};

@@ -13,7 +13,8 @@ mod outgoing;
 
 use std::sync::Arc;
 
-use crate::replica::{Input, Replica};
+use crate::replica::Replica;
+use crate::replica::turn::Input;
 use crate::sync::error::SyncError;
 use crate::sync::exchange::{Exchange, Link};
 use crate::sync::message::{Message, fingerprint};
@@ -350,7 +351,7 @@ impl Session {
     pub fn refused(&mut self, replica: &Replica, now: Now) -> Option<Message> {
         let peer = self.peer.as_ref()?.member;
         self.incoming.forget();
-        (!replica.members.is_removed(peer)).then(|| self.ask_again(replica, now, false))
+        (!replica.membership.members.is_removed(peer)).then(|| self.ask_again(replica, now, false))
     }
 
     /// Asks for a chunk of a snapshot, behind `after`; from the beginning when there is nothing yet.

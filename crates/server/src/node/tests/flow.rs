@@ -293,7 +293,7 @@ async fn a_physical_compaction_is_answered_when_the_disk_holds_no_more_than_the_
     disk.crash();
     let node = super::support::node(&disk);
     assert_eq!(get(&node, "k2"), Some(key("2999")));
-    assert_eq!(node.status().compacted.get(), 3001);
+    assert_eq!(node.status().compacted, Some(Revision::new(3001)));
     node.shutdown();
 }
 

@@ -94,7 +94,7 @@ impl WatchStream {
         let (lost, behind, compacted, commits) = {
             let replica = self.node.replica.read();
             let compacted = replica.compacted();
-            let (lost, behind): (Vec<Behind>, Vec<Behind>) = behind.into_iter().partition(|b| b.from < compacted);
+            let (lost, behind): (Vec<Behind>, Vec<Behind>) = behind.into_iter().partition(|b| Some(b.from) < compacted);
             let oldest = behind.iter().map(|b| b.from).min().unwrap_or(to);
             let limit = if rejoined { usize::MAX } else { CHUNK };
             (lost, behind, compacted, replica.events(oldest, to, limit))
@@ -102,8 +102,8 @@ impl WatchStream {
         let events: usize = commits.iter().map(|commit| commit.events.len()).sum();
         // A chunk that is not full reached the end.
         let reached = if rejoined || events < CHUNK { to } else { commits.last().map_or(to, |last| last.revision) };
-        for lost in lost {
-            self.compacted(&lost, compacted);
+        if let Some(compacted) = compacted {
+            lost.iter().for_each(|lost| self.compacted(lost, compacted));
         }
         if !rejoined {
             let mut inner = self.mailbox.lock();

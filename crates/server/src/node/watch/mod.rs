@@ -191,7 +191,8 @@ impl WatchStream {
         drop(replica);
         foreign.then(|| {
             self.node.met_foreign(start);
-            compacted.max(Revision::first_in(durable.space()))
+            let first = Revision::first_in(durable.space());
+            compacted.map_or(first, |compacted| compacted.max(first))
         })
     }
 

@@ -1,0 +1,88 @@
+//! Entries and the records that journal them.
+
+use crate::entry::change::{Applied, Change, ChangeKind, net};
+use crate::words::chain::Chain;
+use crate::words::clock::Stamp;
+use crate::words::id::Dot;
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
+
+/// What names an entry and places it among all others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EntryHead {
+    /// Its name.
+    pub dot: Dot,
+    /// The first `seq` that it stands for: its own, unless entries before it were left out because later ones wrote
+    /// over all that they did, and no peer was ever offered them.
+    pub first_seq: u64,
+    /// Its hybrid logical time, above those of everything it depends on.
+    pub stamp: Stamp,
+    /// What its origin had applied besides its own entries, as the change since its origin's previous entry.
+    pub depends: VersionVector,
+    /// The chain hash of its origin's previous entry (the one before `first_seq`).
+    pub previous: Chain,
+    /// The chain hash up to it, where it cannot be computed because it stands for entries that are left out.
+    pub resulting: Option<Chain>,
+}
+
+/// One committed transaction as its origin made it: what travels.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its name and place.
+    pub head: EntryHead,
+    /// What it did. None of it is local.
+    pub changes: Vec<Change>,
+}
+
+impl Entry {
+    /// About how many bytes it takes to send, without compression.
+    pub fn weight(&self) -> usize {
+        let change = |change: &Change| {
+            let value = if let ChangeKind::Put { value, .. } = &change.kind { value.len() } else { 0 };
+            32 + change.key.len() + value
+        };
+        64 + self.changes.iter().map(change).sum::<usize>()
+    }
+
+    /// The last change of each key: what one transaction did to a key in the end is all that counts elsewhere.
+    pub fn net(&self) -> Vec<&Change> {
+        net(&self.changes)
+    }
+}
+
+/// What a replica journals per applied entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// This replica's own number of it.
+    pub number: u64,
+    /// The revision it took here, if it touched client keys. One whose changes or outcomes are partly
+    /// [`Applied::Later`] took the next one too.
+    pub revision: Option<Revision>,
+    /// The entry's name and place. An entry whose changes are all local still has one here, with a `seq` of zero: it
+    /// is never sent, so it takes no dot.
+    pub head: EntryHead,
+    /// Its changes; only those that are still needed once `trimmed`.
+    pub changes: Vec<Change>,
+    /// What the keys became that are not simply as the entry's changes say.
+    pub outcomes: Vec<Change>,
+    /// Whether changes were dropped by a compaction: then this is no entry to send any more.
+    pub trimmed: bool,
+    /// Whether there were no other members when it was written: nobody ever needs it as an entry.
+    pub settled: bool,
+    /// Whether it was left out of the log: a later entry stands for it. Clients can still read it as history.
+    pub left_out: bool,
+}
+
+impl Record {
+    /// What happened to keys here, in order.
+    pub fn effective(&self) -> impl Iterator<Item = &Change> {
+        let at = |applied| self.changes.iter().chain(&self.outcomes).filter(move |change| change.applied == applied);
+        at(Applied::AsIs).chain(at(Applied::Later))
+    }
+
+    /// The entry in it, as it travels.
+    pub fn entry(&self) -> Entry {
+        let changes = self.changes.iter().filter(|change| !change.local).map(Change::travelling).collect();
+        Entry { head: self.head.clone(), changes }
+    }
+}

@@ -1,0 +1,56 @@
+//! One version of a key: what one entry did to it, with what its writer had seen.
+
+use std::sync::Arc;
+
+use crate::entry::ChangeKind;
+use crate::words::clock::Stamp;
+use crate::words::id::Dot;
+use crate::words::value::{Incarnation, Live};
+use crate::words::vector::VersionVector;
+
+/// One version of a key as its window keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Version {
+    /// The entry it was part of.
+    pub dot: Dot,
+    /// That entry's stamp.
+    pub stamp: Stamp,
+    /// All that its origin had applied besides its own entries.
+    pub deps: Arc<VersionVector>,
+    /// What was done to the key.
+    pub kind: ChangeKind,
+    /// The version number that its origin gave it; 0 for a delete.
+    pub version: i64,
+    /// The life of the key it belongs to, as its origin computed it; for a delete the one it ended.
+    pub incarnation: Incarnation,
+}
+
+impl Version {
+    /// Whether this version descends from the entry of that name.
+    pub fn descends_from(&self, ancestor: Dot) -> bool {
+        if ancestor.origin == self.dot.origin { ancestor.seq < self.dot.seq } else { self.deps.contains(ancestor) }
+    }
+
+    /// What this version alone makes of the key.
+    pub fn live(&self) -> Option<Live> {
+        match &self.kind {
+            ChangeKind::Put { value, lease } => {
+                Some(Live { value: value.clone(), lease: *lease, version: self.version, incarnation: self.incarnation })
+            }
+            ChangeKind::Delete | ChangeKind::Expire => None,
+        }
+    }
+
+    /// The order in which the last writer wins.
+    pub fn order(&self) -> (Stamp, Dot) {
+        (self.stamp, self.dot)
+    }
+}
+
+/// The versions among these that no other of them descends from.
+pub(crate) fn heads(versions: &[Version]) -> impl Iterator<Item = &Version> {
+    versions.iter().enumerate().filter_map(|(i, version)| {
+        let below = versions[i + 1..].iter().any(|later| later.descends_from(version.dot));
+        (!below).then_some(version)
+    })
+}

@@ -1,0 +1,45 @@
+//! What is kept for the sake of other members.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::merge::windows::Windows;
+use crate::replica::log::Log;
+use crate::replica::origins::{OriginState, Origins};
+use crate::words::id::Origin;
+use crate::words::key::{Key, Keyspace};
+use crate::words::vector::VersionVector;
+
+/// What is kept for the sake of other members.
+#[derive(Debug, Default)]
+pub(crate) struct Replication {
+    /// Entries that a member may lack.
+    pub(crate) log: Log,
+    /// Where the log begins: nothing up to there is in it.
+    pub(crate) base: VersionVector,
+    /// What is known of each origin up to where its part of the log begins.
+    pub(crate) begins: BTreeMap<Origin, OriginState>,
+    /// What every member is known to have.
+    pub(crate) floor: VersionVector,
+    /// The unsettled versions.
+    pub(crate) windows: Windows,
+    /// Keys with versions under the floor that could not be settled yet.
+    pub(crate) lingering: BTreeSet<(Keyspace, Key)>,
+    /// Up to which of its own entries peers may have been sent any.
+    pub(crate) offered: u64,
+    /// Until when nothing is settled, by the monotonic clock: a peer reads a snapshot.
+    pub(crate) hold_until_ms: Option<u64>,
+}
+
+impl Replication {
+    /// All that was applied so far is settled, and nothing is kept of it.
+    pub(crate) fn after(own: Origin, origins: &Origins) -> Self {
+        let mut begins = origins.others.clone();
+        begins.insert(own, origins.own.clone());
+        Self { base: origins.vector.clone(), floor: origins.vector.clone(), begins, ..Self::default() }
+    }
+
+    /// Whether a record must stay whole, or the change in it that is the base of a window must.
+    pub(crate) fn retains(&self, number: u64) -> bool {
+        self.log.by_number(number).is_some() || self.windows.rests_on(number)
+    }
+}

@@ -1,0 +1,101 @@
+//! What goes into the machine, and what comes out of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::command::event::Commit;
+use crate::command::notice::Notice;
+use crate::command::op::{Command, Refusal, Reply};
+use crate::command::tally::Tally;
+use crate::entry::Entry;
+use crate::words::clock::Now;
+use crate::words::id::{Birth, Origin, ReplicaId};
+use crate::words::vector::VersionVector;
+
+/// What the machine is told.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A client's command, or the process's own.
+    Client(Command),
+    /// Time has passed: leases may have run out, a hold may be over. See [`Replica::next_tick_ms`].
+    Tick,
+    /// Entries from a peer, in an order in which what they depend on comes first. Known ones are ignored; those whose
+    /// dependencies are missing, and those that cannot be right, are refused with a notice.
+    Entries {
+        /// Who sent them (not always who made them).
+        from: ReplicaId,
+        /// Its birth, and those under which entries of it were known when it was greeted. Where entries of another have come
+        /// since, it has lost its disk: this is from before, and others may have settled what it does not depend on.
+        births: Arc<[Birth]>,
+        /// The entries.
+        entries: Vec<Entry>,
+    },
+    /// What members have on disk.
+    Acks {
+        /// What is durable here.
+        own: VersionVector,
+        /// What the others have, as they said or as it was passed on.
+        acks: Vec<(Origin, VersionVector)>,
+    },
+    /// Everything up to here may be sent to peers from now on. To be durable before the first of it is sent.
+    Offer {
+        /// Only the part about this replica's own entries counts.
+        upto: VersionVector,
+    },
+    /// What is on disk may be less than what peers know of this replica: it goes on under this birth, which must never
+    /// have been used.
+    Doubt(Birth),
+    /// A member begins, under that birth, with what this replica has. To be durable before it is given anything.
+    Begins {
+        /// Which.
+        member: ReplicaId,
+        /// Its birth.
+        birth: Birth,
+    },
+    /// That member was greeted and does not know more of this replica.
+    Met(ReplicaId),
+    /// A peer reads a snapshot: nothing is settled for a minute, so that its parts fit together.
+    Hold,
+    /// No peer reads a snapshot any more: what could not be settled meanwhile is.
+    Release,
+}
+
+/// How long [`Input::Hold`] holds without [`Input::Release`], milliseconds.
+pub const HOLD_MS: u64 = 60_000;
+
+/// What an input leads to. The state has changed already; none of this may leave the process before the records and
+/// the head are durable.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// The answer to a command.
+    pub reply: Option<Result<Reply, Refusal>>,
+    /// Records to journal, under consecutive numbers.
+    pub records: SmallVec<[Bytes; 1]>,
+    /// What watchers are to be told, in order.
+    pub commits: SmallVec<[Commit; 1]>,
+    /// Whether the head changed although there may be no record: it is to be stored all the same.
+    pub head_changed: bool,
+    /// What was done, also for an answer that refuses.
+    pub tally: Tally,
+    /// Whether all earlier revisions count as compacted from now on: watches are to be cancelled so.
+    pub leapt: bool,
+    /// What an operator should hear of.
+    pub notices: Vec<Notice>,
+}
+
+/// One input on its way through the machine: when it is handled, and what it has led to so far.
+pub(crate) struct Turn {
+    /// What the clocks say.
+    pub(crate) now: Now,
+    /// What it has led to.
+    pub(crate) effects: Effects,
+}
+
+impl Turn {
+    /// A turn that has led to nothing.
+    pub(crate) fn new(now: Now) -> Self {
+        Self { now, effects: Effects::default() }
+    }
+}
