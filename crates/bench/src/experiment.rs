@@ -18,14 +18,14 @@ use crate::scenario::{Addressed, Cell, LoadKind, LoadSpec, Scenario, System};
 use crate::target::binaries::Binaries;
 use crate::target::{Cluster, Places, Usage};
 
-/// How long after the load the nodes get to show each other's last writes.
+/// How long the nodes may take, after the load, to show each other's last writes.
 const CATCH_UP: Duration = Duration::from_secs(120);
-/// How often it is looked whether all nodes live.
+/// How often the nodes are checked to be running.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Where watchers find events of a replay; workloads of their own have their own prefix.
+/// The prefix that watchers watch during a replay; workloads have prefixes of their own.
 const REPLAYED: &str = "/registry/";
 
-/// One of the things that a node uses.
+/// Reads one resource that a node uses.
 type Part = fn(&Usage) -> f64;
 
 /// What experiments need from outside.
@@ -72,10 +72,10 @@ pub async fn run(
         0 => None,
         count => Some(Watchers::start(&addresses, count, prefix, &drive.recorder).await?),
     };
-    // The trace is read, and watchers stand, before the clock starts.
+    // The trace is read, and the watches stand, before the clock starts.
     let trace = load.trace.as_ref().map(|path| Trace::load(&PathBuf::from(path))).transpose()?;
     let requests_per_round = trace.as_ref().map(Trace::len);
-    // At rest: under load a node's answer tells of a moment long after the question.
+    // Asked at rest: under load a node's answer comes long after the question.
     let before = cluster.usage().await?;
     drive.recorder.begin();
     tokio::try_join!(drive.run(trace), watch_over(&mut cluster, scenario, &drive.recorder, progress))?;
@@ -146,8 +146,8 @@ impl<'a> Drive<'a> {
     }
 }
 
-/// Waits until all nodes show what was written at those addressed. Returns how long it took, the writing of the marks
-/// that tell it included: that waits for what a node has to do before.
+/// Waits until all nodes show what was written at the addressed nodes; `None` when that takes too long. Returns how long it
+/// took, the writing of the marks included: that waits for the node's earlier work.
 async fn settle(cluster: &mut Cluster, addressed: usize, mark: &str) -> Result<Option<Duration>> {
     let since = Instant::now();
     let writers: Vec<_> = (0..addressed).collect();
@@ -155,7 +155,7 @@ async fn settle(cluster: &mut Cluster, addressed: usize, mark: &str) -> Result<O
     Ok(cluster.wait_for(&writers, mark, CATCH_UP).await?.then(|| since.elapsed()))
 }
 
-/// While load runs: looks after the nodes, lets events happen, tells the progress.
+/// While load runs: checks the nodes, lets events happen, tells the progress.
 async fn watch_over(
     cluster: &mut Cluster,
     scenario: &Scenario,
@@ -181,11 +181,11 @@ async fn watch_over(
     Ok(())
 }
 
-/// What the nodes had used before the load, and when all had what it wrote.
+/// What the nodes had used before the load, and after all nodes showed its writes.
 struct Used<'a> {
     before: &'a [Usage],
     after: &'a [Usage],
-    /// How long that was.
+    /// The time between the two.
     during: Duration,
 }
 
@@ -205,7 +205,7 @@ fn assess(recorder: &Recorder, measure_s: f64, used: Used, addressed: usize) -> 
     for (operation, latencies) in &recorded.latencies {
         metrics.extend(percentiles(latencies, &format!(" {operation}")));
     }
-    // Of all operations of clients together, whatever they were.
+    // The latencies of all operations of clients together.
     let mut together: Option<Histogram<u64>> = None;
     for (operation, latencies) in &recorded.latencies {
         if *operation != START_LAG && !operation.starts_with("seen at") {
@@ -254,7 +254,7 @@ impl Used<'_> {
         ]
         .map(|(name, value)| (name.to_owned(), None, value))
         .into();
-        // What it costs a node that no client talks to when others write.
+        // What a write of another node costs a node without clients.
         let idle = addressed..self.after.len();
         let entries: f64 = self.by_node(|u| u.remote_entries)[idle.clone()].iter().sum();
         if !idle.is_empty() && entries > 0.0 {

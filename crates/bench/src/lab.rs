@@ -1,5 +1,5 @@
-//! Which experiment goes next, and the run of all of them: the cell with the fewest finished experiments first, in random
-//! order among equals, so that a noisy hour does not hit one side.
+//! Runs experiments: first those of the cell with the fewest finished ones, in random order among equals, so that a noisy
+//! hour does not hit one side.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,9 +18,9 @@ const TRIES: u32 = 2;
 /// What starting and stopping a cluster takes at least, for estimates.
 const AROUND: Duration = Duration::from_secs(4);
 
-/// What a run is told about.
+/// Is told how a run goes.
 pub trait Progress: Sync {
-    /// An experiment begins; so many of all are finished.
+    /// An experiment begins; `finished` of `all` are finished.
     fn begins(&self, name: &str, finished: u64, all: u64, left: Duration);
     /// What the experiment does, and how many operations have succeeded.
     fn phase(&self, phase: &str, done: Option<u64>);
@@ -28,7 +28,7 @@ pub trait Progress: Sync {
     fn ended(&self, name: &str, summary: &str);
 }
 
-/// How a run came out.
+/// The result of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Experiments that this run finished.
@@ -39,7 +39,8 @@ pub struct Summary {
     pub left: u64,
 }
 
-/// Of `(finished, failed)` for each cell, those that may go next: of the ones that need more, those with the fewest finished.
+/// Picks the cells that may go next, given `(finished, failed)` of each: of those that need more, the ones with the fewest
+/// finished.
 pub fn due(counts: &[(u32, u32)], repeat: &[u32], failed_before: &[u32]) -> Vec<usize> {
     let open =
         (0..counts.len()).filter(|&i| counts[i].0 < repeat[i] && counts[i].1.saturating_sub(failed_before[i]) < TRIES);
@@ -48,7 +49,7 @@ pub fn due(counts: &[(u32, u32)], repeat: &[u32], failed_before: &[u32]) -> Vec<
     open.into_iter().filter(|&i| Some(counts[i].0) == fewest).collect()
 }
 
-/// Runs what is missing of the scenarios, until `until` if there is such a moment.
+/// Runs the missing experiments of the scenarios, until `until` if given.
 ///
 /// # Errors
 /// When a program is missing, or results cannot be kept. An experiment that fails is no error but counted.

@@ -1,6 +1,6 @@
-//! The lab: eddy beside a real etcd, on one machine, in one run. Scenarios are data (`scenarios/*.toml`); what they measure
-//! goes into one SQLite file, and from there into a report with figures. The binary `lab` runs them; `empty` is the ceiling
-//! of a tonic server.
+//! The lab: eddy beside a real etcd, on one machine, in one run. Scenarios are data (`scenarios/*.toml`). Their measurements
+//! go into one SQLite file, and from there into a report with figures. The binary `lab` runs scenarios; `empty` is the
+//! ceiling of a tonic server.
 
 pub mod experiment;
 pub mod lab;

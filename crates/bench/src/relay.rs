@@ -1,8 +1,8 @@
 //! A network on loopback: a TCP relay before each node's peer port, which delays, narrows and cuts links.
 //!
-//! All nodes dial the same address of a node (it is part of the membership), so a relay asks the kernel which process a
-//! connection comes from, and so knows the ordered pair that each byte belongs to. What a cut link is given waits until the
-//! link is healed, as TCP's own repeats would; connections are not reset.
+//! All nodes dial the same address of a node, since it is part of the membership. So a relay asks the kernel which process
+//! a connection comes from, and knows the ordered pair of nodes of each byte. Bytes on a cut link wait until the link is
+//! healed, as TCP's retransmissions would; connections are not reset.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 const CHUNK: usize = 16 << 10;
 /// Chunks on the way in one direction of a connection: above it the sender waits, as before a full window. 4 MiB.
 const ON_THE_WAY: usize = 256;
-/// How long a node's process is looked for: a connection may come before the relay is told of it.
+/// How long a node's process is searched: a connection may come before the relay knows the process.
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
 /// What every link does to what passes.
@@ -190,7 +190,7 @@ async fn pipe(network: &Network, link: Link, mut from: OwnedReadHalf, mut to: Ow
         }
         anyhow::Ok(())
     };
-    // Reading that ends takes with it what was on the way: whoever closed does not wait for it either.
+    // When reading ends, the bytes on the way are dropped: the side that closed does not wait for them.
     tokio::select! {
         ended = reading => ended,
         ended = writing => ended,

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::load::recorder::{Step, histogram};
 use crate::scenario::Cell;
 
-/// Of the tables below. A file of another version is not touched.
+/// Version of the tables below. A file of another version is not touched.
 const VERSION: i64 = 1;
 
 const TABLES: &str = "
@@ -73,11 +73,11 @@ pub struct Measured {
 pub struct Origin {
     /// Scenario.
     pub scenario: String,
-    /// What was drawn from.
+    /// Seed of its randomness.
     pub seed: u64,
-    /// UTC.
+    /// When it began, UTC.
     pub began: String,
-    /// Start and stop of the cluster included.
+    /// How long it took, with start and stop of the cluster.
     pub seconds: f64,
     /// What the program says of itself.
     pub version: String,

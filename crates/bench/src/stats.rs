@@ -1,18 +1,18 @@
-//! What a set of measurements says, and whether two sets differ.
+//! Medians of measurements, and whether two sets of them differ.
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
-/// Above this likelihood of chance two sets are not said to differ.
+/// Above this likelihood of chance two sets do not count as different.
 pub const SIGNIFICANT: f64 = 0.05;
 /// Fewer measurements on either side can never be significant: the rarest order of 3 and 3 has p = 0.0495, of 2 and 3 0.083.
 pub const FEWEST: usize = 3;
 
-/// The middle of a set, half-way between the two middle ones of an even number; nothing of an empty set.
+/// The median of a set; between the two middle values of an even number; `None` for an empty set.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// A quantile of a set, between neighbours in proportion; nothing of an empty set.
+/// A quantile of a set, interpolated between neighbours; `None` for an empty set.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -53,7 +53,7 @@ pub fn kruskal_wallis(sets: &[&[f64]]) -> Option<f64> {
     Some(1.0 - distribution.cdf(h))
 }
 
-/// What a comparison comes to.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// Too few measurements to say anything.

@@ -21,20 +21,20 @@ use crate::node::{self, Handle, NodeState, Options, SweepPace, autocompact, obse
 use crate::peer::{self, Dialer, Peers};
 use crate::storage::{self, SledJournal, stage};
 
-/// What is served: the parts behind the sockets.
+/// The parts behind the sockets.
 pub struct Parts {
     /// The gRPC services.
     pub routes: Routes,
-    /// The KV service once more, to be reached without them.
+    /// The KV service once more, to be reached without a look-up among the routes.
     pub kv: Option<MountedKv>,
-    /// What the health endpoints ask.
+    /// What the health endpoints ask of the node.
     pub health: Arc<dyn Health>,
-    /// What is told of the cluster.
+    /// The admin API, for the endpoints that tell of the cluster.
     pub admin: Admin,
 }
 
-/// Opens the data dir and starts the node on it. `beginning` is what a new one begins with. Blocks while the journal is
-/// read.
+/// Opens the data dir and starts the node on it. `beginning` is the cluster that a new data dir founds. Blocks while the
+/// journal is read.
 ///
 /// # Errors
 /// When the data dir is in use, damaged or of a newer format, or this member was removed from its cluster.
@@ -76,7 +76,7 @@ pub fn start_node(
     Ok(node)
 }
 
-/// What this member was before it has to begin anew.
+/// Reads this member's replica before it begins anew.
 ///
 /// # Errors
 /// When the data dir is in use, damaged or of a newer format.
@@ -85,7 +85,7 @@ pub fn load_replica(config: &Config, founded: &Founded) -> anyhow::Result<Replic
     Ok(node::load(&mut journal, &config.data_dir.join("eddy"), founded.identity)?)
 }
 
-/// Puts what was fetched from another member in the place of what is there.
+/// Replaces the store by a snapshot of another member.
 ///
 /// # Errors
 /// When the disk refuses.
@@ -105,7 +105,7 @@ fn storage_options(config: &Config) -> storage::Options {
     storage::Options { fsync: !config.unsafe_no_fsync }
 }
 
-/// The peers of a node, dialled from now on.
+/// Starts the peers of a node: they are dialled from now on.
 pub fn start_peers(
     config: &Config,
     node: &Handle,
@@ -132,7 +132,7 @@ fn texts(urls: &[Url]) -> Vec<String> {
     urls.iter().map(ToString::to_string).collect()
 }
 
-/// The services on a node, and what runs beside them until `stop`.
+/// Makes the services on a node, and starts the tasks beside them, which run until `stop`.
 ///
 /// # Errors
 /// When the rules of auto compaction do not parse.
@@ -163,7 +163,7 @@ pub fn parts(
     })
 }
 
-/// What the health endpoints see of a node.
+/// A node as the health endpoints see it.
 struct NodeHealth(Handle, Arc<Peers>);
 
 impl Health for NodeHealth {

@@ -24,7 +24,7 @@ pub enum Action {
 pub struct Invocation {
     /// Validated.
     pub config: Config,
-    /// Lines for the log.
+    /// What the log tells of it.
     pub notices: Vec<Notice>,
 }
 
@@ -59,7 +59,7 @@ pub enum CliError {
         /// Why not.
         reason: String,
     },
-    /// Both say something, and a typo in a unit file would go unnoticed.
+    /// A flag and a variable set the same value. Refused, or a typo in a unit file would go unnoticed.
     #[error(
         "conflicting environment variable {0:?} is shadowed by corresponding command-line flag (either unset environment variable or disable flag)"
     )]

@@ -1,5 +1,5 @@
-//! The gRPC side of a connection: routes to the services, counts what passes, ends streams when the process stops,
-//! and says what is missing when there is no such RPC.
+//! The gRPC side of a connection: routes calls to the services, counts calls and messages, ends streams when the process
+//! stops, and answers calls to RPCs that do not exist.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::metrics::rpc::{Method, MethodId, Shape};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a call gets that etcd knows and no mounted service answers.
+/// The answer to a call of an RPC that etcd has and no mounted service answers.
 const NOT_BUILT: &str = "eddy: this RPC of etcd is not built yet";
 
 /// The paths of the KV service.
@@ -44,7 +44,7 @@ impl Grpc {
         Grpc { routes: routes.prepare(), kv: None, metrics, stop, slow: Duration::MAX }
     }
 
-    /// Reaches the KV service without looking for it among the routes: nearly all calls are its.
+    /// Reaches the KV service without a look-up among the routes, since nearly all calls are for it.
     #[must_use]
     pub fn directly(self, kv: Option<MountedKv>) -> Grpc {
         Grpc { kv, ..self }
@@ -56,7 +56,7 @@ impl Grpc {
         Grpc { slow, ..self }
     }
 
-    /// Answers one request of that peer.
+    /// Answers one request from that address.
     pub async fn call<B>(&self, request: Request<B>, remote: Option<SocketAddr>) -> Response<GrpcBody>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -79,13 +79,13 @@ impl Grpc {
             Err(never) => match never {},
         };
         if let Some(code) = status_of(response.headers()) {
-            // Trailers only: the status is in the headers, and no message follows.
+            // The status is in the headers, so no message follows.
             call.end(code);
             if code == Code::Unimplemented && !response.headers().contains_key("grpc-message") {
                 response.headers_mut().insert("grpc-message", HeaderValue::from_static(NOT_BUILT));
             }
         }
-        // A child token: thousands of watches asking the same one would wait for each other.
+        // A child token: thousands of watches that poll the same token would wait for each other.
         let end = streaming.then(|| Box::pin(self.stop.child_token().cancelled_owned()));
         response.map(|body| GrpcBody { body, counted: Some((call, Frames::default())), end })
     }
@@ -107,7 +107,7 @@ fn status_of(headers: &HeaderMap) -> Option<Code> {
     headers.get("grpc-status").map(|value| Code::from_bytes(value.as_bytes()))
 }
 
-/// One call's way through the counters. It ends once: with its status, or, dropped without one, as cancelled by its
+/// The counting of one call. A call ends once: with its status or, if it is dropped without one, as cancelled by its
 /// client.
 struct Call {
     metrics: Arc<Metrics>,
@@ -171,7 +171,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Takes the next bytes; returns how many messages ended in them.
+    /// Takes the next bytes, and returns how many messages end in them.
     fn count(&mut self, mut bytes: &[u8]) -> u64 {
         let mut messages = 0;
         while !bytes.is_empty() {
@@ -234,7 +234,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for RequestBody<B> {
 pub struct GrpcBody {
     body: tonic::body::Body,
     counted: Option<(Call, Frames)>,
-    /// For streams: when the process stops. A watch would otherwise hold it up for ever.
+    /// For streams: completes when the process stops, which a watch would otherwise delay for ever.
     end: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 

@@ -1,6 +1,7 @@
 //! The process of eddy: flags, sockets, TLS, HTTP endpoints, metrics and logs around the replica.
 //!
-//! The replica itself is `eddy_crdt`, a machine without clock, disk and network. What is here gives it those.
+//! The replica itself is `eddy_crdt`, a machine without clock, disk and network. This crate gives it those. The rooms and
+//! their order are in ARCHITECTURE.md; `tests/rooms.rs` holds the order.
 
 pub mod admin;
 pub mod api;

@@ -42,7 +42,7 @@ pub fn init(config: &LogConfig) -> Result<(), LogError> {
     tracing_subscriber::registry().with(layer).try_init().map_err(|_| LogError::Twice)
 }
 
-/// One error line on stderr, for when there is no logging yet, or no longer.
+/// Writes one error line to stderr, for when there is no logging yet, or no longer.
 pub fn early_error(msg: &str, error: &(dyn std::error::Error + 'static)) {
     let mut line = String::new();
     head(&mut line, true, "error", "main.rs", 0, msg);
@@ -71,7 +71,7 @@ fn level(name: &str) -> LevelFilter {
         "info" => LevelFilter::INFO,
         "warn" => LevelFilter::WARN,
         "error" => LevelFilter::ERROR,
-        // dpanic, panic, fatal: nothing below them is logged, and such lines come from `early_error`.
+        // dpanic, panic and fatal: eddy logs no such lines; those of `early_error` are written all the same.
         _ => LevelFilter::OFF,
     }
 }
@@ -120,7 +120,7 @@ struct Lines {
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
         let own = metadata.target().starts_with("eddy");
-        // Libraries talk about their insides below warnings.
+        // Below warnings, libraries log their internals.
         let least = if own { self.level } else { self.level.min(LevelFilter::WARN) };
         *metadata.level() <= least
     }

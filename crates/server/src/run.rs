@@ -29,11 +29,11 @@ use crate::storage::stage;
 use crate::tls;
 use crate::version::ETCD_VERSION;
 
-/// How long requests that are in flight when the process is told to stop may take. Streams are ended at once, so this
-/// is for the slowest write of a full queue.
+/// How long requests in flight may take when the process is told to stop. Streams are ended at once, so this is for the
+/// slowest write of a full queue.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Linux's number of this signal, which has no name in tokio.
+/// Linux's number of the signal, which tokio does not name.
 const SIGXFSZ: i32 = 25;
 
 /// Runs the process until it is told to stop.
@@ -50,7 +50,7 @@ pub fn run(invocation: Invocation) -> anyhow::Result<()> {
     runtime.shutdown_timeout(GRACE);
     match ended {
         Ended::Stopped => Ok(()),
-        // Everything that holds on to the old state goes with the old program.
+        // A new program, so that nothing keeps the old state.
         Ended::StartAnew => {
             let mut args = std::env::args_os();
             let mut program = Command::new("/proc/self/exe");
@@ -65,9 +65,9 @@ pub fn run(invocation: Invocation) -> anyhow::Result<()> {
 /// How serving ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// The process was told to stop, or its member was removed: it is done.
+    /// The process was told to stop, or its member was removed.
     Stopped,
-    /// It has to begin anew, in the same data dir.
+    /// The process has to begin anew, in the same data dir.
     StartAnew,
 }
 
@@ -84,7 +84,7 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
     }
     let beginning = tokio::select! {
         beginning = begin(&config, &founded, &dialer, begins) => match beginning {
-            // It ran before, and ends as it would have, had it heard of this first.
+            // The member ran before. It ends as it would have ended, had it heard of the removal then.
             Err(error) if begins == Begins::Anew && error.is::<Removed>() => {
                 tracing::warn!("{error}; shutting down");
                 return Ok(Ended::Stopped);
@@ -120,12 +120,12 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
     Ok(ended)
 }
 
-/// What peers and clients reach: the sockets, and the services behind them.
+/// The sockets, and the services behind them.
 struct Front {
-    /// Bound, and not served yet.
+    /// The sockets while they are bound and not served yet.
     sockets: Option<Sockets>,
     services: Arc<Services>,
-    /// What peers find before the node has opened, and after.
+    /// What peers are served before the node has opened, and after.
     station: Arc<Station>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -133,7 +133,7 @@ struct Front {
 }
 
 impl Front {
-    /// Once served, peers find this member; clients are told to come back.
+    /// Once it serves, peers find this member, and clients are told to come back.
     fn new(sockets: Sockets, founded: &Founded, metrics: &Arc<Metrics>) -> Self {
         let station = Station::new(join::starting(founded));
         Self {
@@ -154,7 +154,7 @@ impl Front {
         }
     }
 
-    /// Serves peers and clients what the node has.
+    /// Opens the node to peers and clients.
     fn open(&mut self, config: &Config, parts: Parts, peers: &Arc<Peers>) {
         self.station.open(Arc::clone(peers));
         self.services.open(ClientServices {
@@ -172,14 +172,14 @@ impl Front {
 enum Begins {
     /// Nothing.
     New,
-    /// A replica that must take what the others have.
+    /// A replica that must take another member's state.
     Anew,
     /// A replica.
     Again,
 }
 
 impl Begins {
-    /// Looks into the data dir, once what a stop interrupted there is finished.
+    /// Looks into the data dir. First finishes what a stop has interrupted there.
     fn find(config: &Config) -> anyhow::Result<Self> {
         stage::finish(&config.data_dir)?;
         Ok(match (stage::is_there(&config.data_dir)?, stage::is_wanted_anew(&config.data_dir)?) {
@@ -198,7 +198,7 @@ impl Begins {
     }
 }
 
-/// What a data dir that cannot be served as it is begins with.
+/// What the data dir begins with; `None` when it is served as it is.
 async fn begin(
     config: &Config,
     founded: &Founded,
@@ -215,7 +215,7 @@ async fn begin(
     }
 }
 
-/// Puts into the data dir what it begins with, if that is not there, and starts the node. Blocks.
+/// Installs what the data dir begins with, and starts the node. Blocks.
 fn open_node(
     config: &Config,
     founded: &Founded,
@@ -242,7 +242,7 @@ fn exit_at_the_next(mut signals: Signals) {
     });
 }
 
-/// Waits for the end: a signal, or something that this replica cannot go on with.
+/// Waits for a signal, or for the peers to say why this replica must stop.
 async fn wait(signals: &mut Signals, peers: &Peers) -> Ended {
     let mut halt = peers.halt();
     tokio::select! {
@@ -317,7 +317,7 @@ fn announce(config: &Config, notices: &[Notice]) {
 }
 
 struct Signals {
-    /// Never awaited; see `install`.
+    /// Never awaited: catching the signal is enough, see `install`.
     _file_too_large: Signal,
     terminate: Signal,
     interrupt: Signal,
@@ -327,7 +327,7 @@ impl Signals {
     fn install() -> anyhow::Result<Signals> {
         let install = |kind| signal(kind).context("install signal handlers");
         Ok(Signals {
-            // Caught, so that a limit of file sizes fails a write, as a full disk does, and does not end the process.
+            // Caught, so that a limit on file sizes fails a write, as a full disk does, instead of ending the process.
             _file_too_large: install(SignalKind::from_raw(SIGXFSZ))?,
             terminate: install(SignalKind::terminate())?,
             interrupt: install(SignalKind::interrupt())?,

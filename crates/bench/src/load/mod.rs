@@ -1,5 +1,5 @@
-//! Load: what clients ask for ([`workload`]), when ([`closed`], [`open`], [`replay`]), how it went ([`recorder`]), and who
-//! watches meanwhile ([`watchers`]).
+//! Load: the operations of clients ([`workload`]), their moments ([`closed`], [`open`], [`replay`]), their results
+//! ([`recorder`]), and watchers beside them ([`watchers`]).
 
 pub mod closed;
 pub mod open;
@@ -31,7 +31,7 @@ use tonic::{Status, Streaming};
 use recorder::Ended;
 use workload::{Generator, Operation, Stamp, Workload};
 
-/// A lease outlives every experiment's pauses.
+/// Time to live of a lease, seconds: longer than any pause of an experiment.
 const LEASE_TTL_S: i64 = 600;
 /// Writers that fill the store before load begins.
 const FILLERS: usize = 64;
@@ -152,7 +152,7 @@ impl Client {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or_default()
     }
 
-    /// Does `then` if the key was last changed at `revision`, else reads it: kube-apiserver's every write.
+    /// Does `then` if the key was last changed at `revision`, else reads it, as all writes of kube-apiserver do.
     async fn guarded(&mut self, key: &Bytes, revision: i64, then: Request) -> Result<Ended, Status> {
         let deletes = matches!(then, Request::RequestDeleteRange(_));
         let unchanged = Compare {

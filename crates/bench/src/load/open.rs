@@ -1,5 +1,5 @@
-//! The open loop: operations start when they are due, whatever became of the earlier ones, and their latency counts from when
-//! they were due. So a server that stalls is charged for all that would have come meanwhile, too.
+//! The open loop: operations start when they are due, whether earlier ones have ended or not. Their latency counts from when
+//! they were due. So a server that stalls is charged for the operations that were due meanwhile, too.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::recorder::Recorder;
 use super::workload::{Operation, Workload};
 use crate::scenario::Arrivals;
 
-/// What the delay of the lab itself is called in the results: from when an operation was due until it was started.
+/// Name of the lab's own delay in the results: the time from when an operation was due until it was started.
 pub const START_LAG: &str = "start lag";
 
 /// Moments after the beginning at which operations are due.

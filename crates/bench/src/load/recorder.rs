@@ -1,4 +1,4 @@
-//! What is kept of the operations of an experiment: latencies by operation, and what happened when.
+//! Records the operations of an experiment: latencies by operation, and a time line.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -55,7 +55,7 @@ pub struct Recorded {
     pub steps: Vec<Vec<Step>>,
     /// Operations that succeeded while it counted.
     pub completed: u64,
-    /// Operations that ever succeeded, before and after it counted, too.
+    /// Operations that succeeded, those before and after the measurement included.
     pub answered: u64,
     /// Operations that were due while it counted and failed.
     pub failed: u64,
@@ -77,7 +77,7 @@ pub enum Ended {
 }
 
 impl Recorder {
-    /// What counts lies between `from` and `until` after the beginning.
+    /// Counts from `from` to `until`, both since the beginning of the load.
     pub fn new(from: Duration, until: Duration, nodes: usize) -> Self {
         let steps = ((until - from).as_nanos().div_ceil(STEP.as_nanos())) as usize;
         let shard = || Mutex::new(Shard { steps: vec![Step::default(); steps], ..Shard::default() });
@@ -90,7 +90,7 @@ impl Recorder {
         self.epoch.get_or_init(Instant::now);
     }
 
-    /// When load began; before it has, when this was made.
+    /// When load began; before that, when this recorder was made.
     pub fn epoch(&self) -> Instant {
         self.epoch.get().copied().unwrap_or(self.made)
     }

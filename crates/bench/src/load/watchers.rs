@@ -15,9 +15,9 @@ use super::end_of_prefix;
 use super::recorder::Recorder;
 use super::workload::Stamp;
 
-/// What an event's way is called in the results, to a watcher at the node of the write.
+/// Name, in the results, of the time until a watcher at the node of the write sees it.
 pub const SAME_NODE: &str = "seen at the same node";
-/// What it is called to a watcher elsewhere.
+/// Name, in the results, of the time until a watcher at another node sees a write.
 pub const OTHER_NODE: &str = "seen at another node";
 /// Watchers on one stream, as etcd's own load generator has them.
 const PER_STREAM: usize = 100;

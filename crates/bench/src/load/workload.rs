@@ -1,4 +1,4 @@
-//! What clients ask for: operations drawn from a scenario's mix, keys and values, from a seed.
+//! The operations of clients, drawn from a seed by a scenario's mix, keys and values.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl Value {
     }
 }
 
-/// When a value was meant to be written, and where: watchers find out by it how long it took to reach them.
+/// When a value was due to be written, and where. From it watchers compute how long the write took to reach them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Since the load began.

@@ -1,4 +1,4 @@
-//! What makes no sense in a scenario.
+//! Checks that a scenario makes sense.
 
 use super::{FigureSpec, LoadKind, LoadSpec, Scenario};
 

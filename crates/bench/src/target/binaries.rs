@@ -15,7 +15,7 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Takes what was named; finds the rest. A program that is not found is an error only once it is needed.
+    /// Takes the named programs and finds the others. A program that is not found is an error only once it is needed.
     pub fn find(eddy: Option<PathBuf>, etcd: Option<PathBuf>) -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let eddy = eddy

@@ -23,9 +23,9 @@ use crate::scenario::{Cell, Disk, Event, NetworkSpec, System};
 use binaries::Binaries;
 use process::Process;
 
-/// A state that must come: nodes that serve, writes that arrive. 21 of etcd on two busy cores take a while.
+/// How long a cluster may take to serve, and writes to arrive. 21 nodes of etcd on two busy cores take a while.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is looked for.
+/// How often a cluster is asked whether it serves.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Where data dirs go.
@@ -65,7 +65,7 @@ impl Places {
 fn file_system<'a>(mounts: &'a str, path: &Path) -> &'a str {
     let fields = mounts.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let under = fields.filter(|f| f.len() > 2 && path.starts_with(f[1]));
-    // Of equal mount points the later lies on top.
+    // Of equal mount points the later one counts.
     under.max_by_key(|f| f[1].len()).map_or("", |f| f[2])
 }
 

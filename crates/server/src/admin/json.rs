@@ -3,7 +3,7 @@
 use eddy_proto::admin::{Dot, Equality, Merge, MergesResponse, PeerStatus, StatusResponse};
 use serde_json::{Value, json};
 
-/// How a replica and its peers stand.
+/// The status of a replica and its peers.
 pub fn status(status: &StatusResponse) -> Value {
     json!({
         "cluster_id": id(status.cluster_id),

@@ -12,7 +12,7 @@ use crate::api::status;
 use crate::node::Handle;
 use crate::peer::Peers;
 
-/// The service, and what the HTTP endpoints tell.
+/// The service, and its answers as JSON for the HTTP endpoints.
 #[derive(Clone)]
 pub struct Admin {
     node: Handle,
@@ -20,12 +20,12 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Tells about this node and its peers.
+    /// Serves this node and its peers.
     pub fn new(node: Handle, peers: Arc<Peers>) -> Self {
         Self { node, peers }
     }
 
-    /// How this replica and its peers stand (`/eddy/v1/status`).
+    /// The status of this replica and its peers (`/eddy/v1/status`).
     pub fn status_json(&self) -> serde_json::Value {
         json::status(&self.peers.status())
     }

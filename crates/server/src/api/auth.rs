@@ -9,7 +9,7 @@ use super::header;
 use super::status::{self, Denied};
 use crate::node::Handle;
 
-/// etcd counts changes of users and roles from here.
+/// The revision of users and roles in an etcd that has none.
 const FIRST_AUTH_REVISION: u64 = 1;
 
 /// The service.
@@ -42,7 +42,7 @@ impl Auth for AuthService {
         Ok(Response::new(pb::AuthStatusResponse { header, enabled: false, auth_revision: FIRST_AUTH_REVISION }))
     }
 
-    /// It is disabled, so this has nothing to do, as in etcd.
+    /// Authentication is disabled already, so there is nothing to do, as in etcd.
     async fn auth_disable(
         &self,
         _: Request<pb::AuthDisableRequest>,

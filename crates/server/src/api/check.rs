@@ -1,30 +1,10 @@
-//! What etcd refuses before it looks at the store: requests that are malformed in themselves, in its order of checks.
+//! Checks of requests without the store, in etcd's order.
 
 use eddy_proto::etcdserverpb::request_op::Request;
 use eddy_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, range_request};
 
+use super::invalid::Invalid;
 use super::overlap;
-
-/// What is wrong with a request; [`super::status`] has the texts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Invalid {
-    /// It has no key.
-    EmptyKey,
-    /// A step of a transaction is empty, or of a kind that this build does not know.
-    EmptyOp,
-    /// `ignore_value` together with a value.
-    ValueProvided,
-    /// `ignore_lease` together with a lease.
-    LeaseProvided,
-    /// More steps or compares than `--max-txn-ops`.
-    TooManyOps,
-    /// A transaction would write a key twice.
-    DuplicateKey,
-    /// An unknown sort order or target.
-    SortOption,
-    /// A write larger than `--max-request-bytes`.
-    TooLarge,
-}
 
 /// Checks a range.
 ///
@@ -45,7 +25,7 @@ pub fn range(request: &RangeRequest) -> Result<(), Invalid> {
 /// Checks a put.
 ///
 /// # Errors
-/// When it has no key, or something that it says to ignore.
+/// When it has no key, or gives a value or lease that it asks to ignore.
 pub fn put(request: &PutRequest) -> Result<(), Invalid> {
     if request.key.is_empty() {
         return Err(Invalid::EmptyKey);
@@ -73,14 +53,14 @@ pub fn delete(request: &DeleteRangeRequest) -> Result<(), Invalid> {
 /// When there are too many, one of them is invalid, or two of them write the same key.
 pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Invalid> {
     txn_ops(request, max_ops)?;
-    // Behind the limit on operations, which bounds what it costs.
+    // After the limit on operations, which bounds the cost of these checks.
     overlap::check(&request.success)?;
     overlap::check(&request.failure)
 }
 
 fn txn_ops(request: &TxnRequest, max_ops: usize) -> Result<(), Invalid> {
     let ops = request.compare.len().max(request.success.len()).max(request.failure.len());
-    // What a level uses is no longer there for those within it.
+    // Nested transactions share what this level leaves of the limit.
     let left = max_ops.checked_sub(ops).ok_or(Invalid::TooManyOps)?;
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(Invalid::EmptyKey);

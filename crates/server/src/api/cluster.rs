@@ -1,4 +1,4 @@
-//! The Cluster service: the members, and changes of them. Any replica takes those: they spread and merge as keys do.
+//! The Cluster service: the members, and changes of them. Any replica takes changes; they spread and merge as keys do.
 
 use std::future::Future;
 
@@ -16,7 +16,7 @@ use super::status::{self, Denied};
 use crate::config::url::Url;
 use crate::node::{Handle, NodeError, identity};
 
-/// What a member list says of a member, beside its id.
+/// This member as it is configured.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemberInfo {
     /// Its name (`--name`).
@@ -38,7 +38,7 @@ pub struct ClusterService {
     max_learners: usize,
 }
 
-/// Sorted, as etcd lists them.
+/// Sorts URLs, as etcd lists them.
 fn sorted(mut urls: Vec<String>) -> Vec<String> {
     urls.sort_unstable();
     urls
@@ -54,7 +54,7 @@ fn to_wire(member: &Known) -> Member {
     }
 }
 
-/// Peer URLs of a request.
+/// Checks and sorts the peer URLs of a request.
 fn checked(urls: Vec<String>) -> Result<Vec<String>, Status> {
     let parsed: Option<Vec<String>> =
         urls.iter().map(|url| Url::parse(url.trim()).ok().map(|url| url.to_string())).collect();
@@ -79,7 +79,7 @@ impl ClusterService {
         Some(header::without_revision(&self.identity))
     }
 
-    /// The members now. A replica that belongs to no cluster lists itself.
+    /// The present members. A replica that belongs to no cluster lists itself.
     fn members(&self) -> Vec<Member> {
         let members = self.node.members();
         if members.is_empty() {
@@ -88,7 +88,7 @@ impl ClusterService {
         members.iter().filter(|member| !member.removed).map(to_wire).collect()
     }
 
-    /// The answer to a change of the members.
+    /// Waits for a change of the members, and returns those that are not removed.
     async fn changed(
         &self,
         change: impl Future<Output = Result<Vec<Known>, NodeError>>,
@@ -109,10 +109,10 @@ impl Cluster for ClusterService {
         {
             return Err(status::denied(Denied::TooManyLearners));
         }
-        // The id of a removed member is never used again. A new one at its URLs gets the next, and the same one
-        // wherever it is added.
+        // The id of a removed member is never used again. A new member at its URLs gets the next id, the same one wherever
+        // it is added.
         let removed = |id: &ReplicaId| known.iter().any(|member| member.id == *id && member.removed);
-        let mut ids = (0..).map(|life| identity::member_id(self.identity.cluster, &peer_urls, life));
+        let mut ids = (0..).map(|before| identity::member_id(self.identity.cluster, &peer_urls, before));
         let Some(id) = ids.find(|id| !removed(id)) else {
             return Err(status::denied(Denied::MemberExists));
         };
@@ -146,12 +146,12 @@ impl Cluster for ClusterService {
     }
 
     async fn member_list(&self, _: Request<MemberListRequest>) -> Result<Response<MemberListResponse>, Status> {
-        // What is known here is all there is: linearizable or not is the same.
+        // Linearizable or not is the same: this replica answers from what it knows.
         Ok(Response::new(MemberListResponse { header: self.header(), members: self.members() }))
     }
 
-    /// A learner of eddy is a member like all others, in nobody's way: there are no votes to count. It is only shown as
-    /// a learner until it is promoted.
+    /// A learner of eddy is a member like all others, since there are no votes to count. It is only shown as a learner
+    /// until it is promoted.
     async fn member_promote(
         &self,
         request: Request<MemberPromoteRequest>,

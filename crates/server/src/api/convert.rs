@@ -1,4 +1,5 @@
-//! Between protobuf messages and the replica's words. Requests must have passed [`super::check`]. Bytes are moved.
+//! Translates protobuf messages to the replica's types and back. Requests must have passed [`super::check`]. Keys and
+//! values are moved, not copied.
 
 use eddy_crdt::{
     Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyRange, KeyValue, LeaseId, Op, OpReply, PutLease,
@@ -10,7 +11,7 @@ use eddy_proto::etcdserverpb::request_op::Request;
 use eddy_proto::etcdserverpb::response_op::Response;
 use eddy_proto::{etcdserverpb as pb, mvccpb};
 
-/// Decodes a range. `serializable` is the caller's to look at.
+/// Decodes a range, but for `serializable`.
 pub fn range(request: pb::RangeRequest) -> RangeOp {
     use pb::range_request::{SortOrder as Order, SortTarget as Target};
     let target = match request.sort_target() {
@@ -77,7 +78,7 @@ fn op(op: pb::RequestOp) -> Option<Op> {
     })
 }
 
-/// Where the operand is missing or belongs to another target, etcd compares with nothing or zero.
+/// Decodes a compare. As in etcd, an operand that is missing or of another target counts as empty or zero.
 fn compare(compare: pb::Compare) -> Compare {
     use pb::compare::{CompareResult as Relation, CompareTarget as Target};
     let (operand, number) = (compare.target_union, |given: Option<i64>| given.unwrap_or_default());
@@ -141,8 +142,8 @@ pub fn delete_response(reply: DeleteReply, header: pb::ResponseHeader) -> pb::De
     pb::DeleteRangeResponse { header: Some(header), deleted: reply.deleted, prev_kvs: key_values(reply.prev) }
 }
 
-/// Encodes the answer to a transaction. Only the outermost answer says who gave it; those of its steps have a
-/// revision alone, and those of nested transactions nothing at all, as in etcd.
+/// Encodes the answer to a transaction. As in etcd, only the outermost answer has a whole header. The answers of its steps
+/// have a revision alone, and those of nested transactions have an empty header.
 pub fn txn_response(reply: TxnReply, header: pb::ResponseHeader) -> pb::TxnResponse {
     let responses = reply.replies.into_iter().map(|reply| pb::ResponseOp { response: Some(step(reply)) }).collect();
     pb::TxnResponse { header: Some(header), succeeded: reply.succeeded, responses }

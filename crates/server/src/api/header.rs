@@ -1,17 +1,17 @@
-//! Who answers: the header of responses.
+//! The header of responses.
 
 use eddy_crdt::{Identity, Revision};
 use eddy_proto::etcdserverpb::ResponseHeader;
 
-/// The term of every answer: a replica is its own leader for ever, and a new single etcd's first term is 2.
+/// The term of every answer. A replica is its own leader for ever, and the first term of a new single etcd is 2.
 pub const RAFT_TERM: u64 = 2;
 
-/// The header of an answer.
+/// The header of an answer at that revision.
 pub fn at(identity: &Identity, revision: Revision) -> ResponseHeader {
     ResponseHeader { revision: revision.get(), ..without_revision(identity) }
 }
 
-/// The header of an answer that has nothing to do with keys.
+/// The header of an answer that concerns no keys; as in etcd, its revision is 0.
 pub fn without_revision(identity: &Identity) -> ResponseHeader {
     ResponseHeader {
         cluster_id: identity.cluster.get(),

@@ -1,4 +1,4 @@
-//! The gRPC health checking protocol, as etcd serves it: the server as a whole has a health, its services have none.
+//! The gRPC health checking protocol, as etcd serves it: for the server as a whole, not for each service.
 
 use std::pin::Pin;
 
@@ -25,7 +25,7 @@ impl HealthService {
     fn now(&self) -> HealthCheckResponse {
         let status = match self.node.state() {
             NodeState::Running => ServingStatus::Serving,
-            // Where etcd would have ended itself.
+            // etcd ends its process where writes have stopped.
             NodeState::WritesStopped { .. } | NodeState::WritesPaused { .. } => ServingStatus::NotServing,
         };
         HealthCheckResponse { status: status.into() }
@@ -48,8 +48,8 @@ impl Health for HealthService {
         Ok(Response::new(HealthListResponse { statuses }))
     }
 
-    /// Says how it is now and stays open. What changes later is a failed flush, upon which the operator restarts the
-    /// process, which ends the stream.
+    /// Sends the present status and stays open. Only a failed flush changes the status later; the restart that follows it
+    /// ends the stream.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let first = match &request.into_inner().service[..] {
             "" => self.now(),

@@ -51,7 +51,7 @@ impl Kv for KvService {
     async fn range_stream(&self, request: Request<RangeRequest>) -> Result<Response<Self::RangeStreamStream>, Status> {
         let request = request.into_inner();
         check::range(&request).map_err(status::invalid)?;
-        // etcd reads a negative limit as a first part without end.
+        // As in etcd, a range with a negative limit comes in one part.
         let whole = request.limit < 0;
         let op = convert::range(request);
         range_stream::check(&op)?;
@@ -83,7 +83,7 @@ impl Kv for KvService {
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
         let request = request.into_inner();
         check::txn(&request, self.limits.max_txn_ops).map_err(status::invalid)?;
-        // What only reads goes into no log, so its size has no limit but the message's.
+        // A transaction that only reads goes into no log, so only the size of its message is limited.
         let size = self.writes.admit(&request);
         let txn = convert::txn(request);
         let reply = if txn.is_read_only() {

@@ -18,10 +18,10 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{header, limits, status};
 use crate::node::{Handle, NodeError};
 
-/// Bits of a lease id that count; the replica's ordinal stands above them, the sign bit stays clear.
+/// How many bits of a lease id count leases. The replica's ordinal is above them; the sign bit stays clear.
 const COUNT_BITS: u32 = 51;
 
-/// Draws lease ids that no other replica draws, and that this one did not draw before a restart: they count from the
+/// Draws lease ids that no other replica draws, and that this one did not draw before a restart. They count from the
 /// microsecond of the start, and no replica grants a million leases a second.
 #[derive(Debug)]
 struct LeaseIds {
@@ -70,9 +70,9 @@ impl LeaseService {
         header::at(&self.identity, self.node.revision())
     }
 
-    /// Renews one lease. One that is not there is answered with a time to live of zero.
+    /// Renews one lease. For a lease that does not exist the time to live is zero, as in etcd.
     async fn renew(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
-        // Taken before: a client must not see a keep-alive that succeeded at a revision at which the lease is gone.
+        // Taken before the renewal: a keep-alive must not succeed at a revision at which the lease is gone.
         let header = Some(self.header());
         let ttl = match LeaseId::from_wire(id) {
             None => 0,
@@ -100,7 +100,7 @@ impl Lease for LeaseService {
                     let (header, id) = (Some(self.header()), id.get());
                     Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }))
                 }
-                // A client chose for itself what was drawn now.
+                // A client has chosen the drawn id before.
                 Err(NodeError::Refused(Refusal::LeaseExists)) if wanted.is_none() => continue,
                 Err(error) => Err(status::node(error)),
             };

@@ -1,5 +1,4 @@
-//! How large requests may be: what a gRPC message may measure, what a write may measure, how many steps a
-//! transaction may have.
+//! Limits on requests: the size of a gRPC message, the size of a write, and the steps of a transaction.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -14,10 +13,10 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower::Service;
 
-use super::check::Invalid;
+use super::invalid::Invalid;
 use super::status;
 
-/// What a gRPC message may measure beyond the largest write.
+/// How much larger than the largest write a gRPC message may be, bytes.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
 /// RequestLimits on requests; the defaults are etcd's.
@@ -42,11 +41,11 @@ impl RequestLimits {
     }
 }
 
-/// Measures writes as etcd would.
+/// Measures writes as etcd does.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteLimit {
     max_bytes: usize,
-    /// What etcd's log adds to a request: a header that holds a request id.
+    /// Bytes of the header that etcd's log adds to a request. It holds a request id.
     header_bytes: usize,
 }
 
@@ -56,7 +55,7 @@ impl WriteLimit {
         // etcd's request ids begin with the low 16 bits of the member id; 48 bits of time and a count follow.
         let id_bits = 48 + (16 - (member.get() as u16).leading_zeros());
         let id_bytes = id_bits.div_ceil(7) as usize;
-        // Tag and length of the header, tag of the id, the id.
+        // Tag and length of the header, tag of the id, and the id.
         Self { max_bytes: limits.max_request_bytes, header_bytes: 2 + 1 + 1 + id_bytes }
     }
 
@@ -74,7 +73,7 @@ impl WriteLimit {
     }
 }
 
-/// A service whose complaints about the size of messages are worded as etcd's.
+/// A service whose errors about the size of messages have etcd's texts.
 #[derive(Clone, Debug)]
 pub struct Worded<S>(pub S);
 
@@ -100,7 +99,7 @@ where
 }
 
 fn reword_response(response: Response<Body>) -> Response<Body> {
-    // A status in the headers: nothing was answered.
+    // Only a response without messages has its status in the headers.
     if !response.headers().contains_key("grpc-status") {
         return response;
     }
@@ -113,7 +112,7 @@ fn reword_response(response: Response<Body>) -> Response<Body> {
     }
 }
 
-/// The status to answer instead of one that complains about the size of a message; `None` if it does not.
+/// Rewords a status about the size of a message; `None` for any other status.
 pub fn reword(status: &Status) -> Option<Status> {
     let mut numbers = status.message().split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok());
     if status.message().starts_with("Error, decoded message length too large") {

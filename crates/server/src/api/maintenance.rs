@@ -36,7 +36,7 @@ impl MaintenanceService {
         Some(header::at(&self.identity, self.node.revision()))
     }
 
-    /// Raises or lowers an alarm; tells which, if it is one and there was something to lower.
+    /// Raises or lowers an alarm. Returns it, unless it was to be lowered and was not raised.
     async fn set_alarm(&self, alarm: Alarm, raised: bool) -> Result<Option<Alarm>, Status> {
         let changed = self.node.set_alarm(alarm, raised).await.map_err(status::node)?;
         Ok((raised || changed).then_some(alarm))
@@ -51,7 +51,7 @@ fn alarm_type(kind: AlarmKind) -> i32 {
     }
 }
 
-/// `None` for every kind.
+/// The kind of an alarm type; `None` for the type that stands for all kinds.
 fn alarm_kind(alarm_type: i32) -> Option<AlarmKind> {
     match AlarmType::try_from(alarm_type) {
         Ok(AlarmType::None) => None,
@@ -129,8 +129,8 @@ impl Maintenance for MaintenanceService {
         Ok(Response::new(DefragmentResponse { header: None }))
     }
 
-    /// etcd hashes its database file here. Ours is laid out otherwise, so this is the hash over all keys, which says the
-    /// same: equal for equal histories.
+    /// etcd hashes its database file here. eddy has another layout, so this is the hash of all keys. It serves the same
+    /// purpose: equal histories have equal hashes.
     async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
         let hash = self.node.hash_kv(None).await.map_err(status::node)?;
         Ok(Response::new(HashResponse { header: Some(header::at(&self.identity, hash.revision)), hash: hash.hash }))
@@ -152,7 +152,7 @@ impl Maintenance for MaintenanceService {
     }
 
     async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Result<Response<MoveLeaderResponse>, Status> {
-        // The leader is there already, and nobody else is.
+        // This replica is its own leader, and no other can be.
         if request.into_inner().target_id != self.identity.replica.get() {
             return Err(status::denied(Denied::BadLeaderTransferee));
         }
@@ -170,7 +170,7 @@ impl Maintenance for MaintenanceService {
                 }
                 Some(_) => Err(status::missing("downgrades to another storage format (Downgrade)")),
             },
-            // As in etcd, that there is nothing to cancel is no error.
+            // As in etcd, it is no error that there is nothing to cancel.
             Ok(DowngradeAction::Cancel) => {
                 Ok(Response::new(DowngradeResponse { header: self.header(), version: format!("{major}.{minor}") }))
             }

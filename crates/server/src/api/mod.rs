@@ -1,6 +1,6 @@
-//! The etcd v3 API: one file for each gRPC service. What they share: checks of requests before anything else
-//! ([`check`], [`overlap`]), messages into the replica's words and back ([`convert`]), errors into statuses
-//! ([`status`]), and how large requests may be ([`limits`]).
+//! The etcd v3 API: one file for each gRPC service. The services share the checks of requests ([`check`], [`overlap`]),
+//! the translation of messages into the replica's types and back ([`convert`]), the statuses of errors ([`status`]), and
+//! the limits on requests ([`limits`]).
 
 use eddy_proto::etcdserverpb::auth_server::AuthServer;
 use eddy_proto::etcdserverpb::cluster_server::ClusterServer;
@@ -28,6 +28,7 @@ pub mod cluster;
 pub mod convert;
 pub mod header;
 pub mod health;
+pub mod invalid;
 pub mod kv;
 pub mod lease;
 pub mod limits;
@@ -39,7 +40,7 @@ pub mod status;
 mod tests;
 pub mod watch;
 
-/// The KV service as it is mounted.
+/// The KV service, with its errors in etcd's words.
 pub type MountedKv = Worded<KvServer<KvService>>;
 
 /// The KV service on one node.
@@ -48,11 +49,10 @@ pub fn kv(node: &Handle, limits: RequestLimits) -> MountedKv {
     Worded(server.max_decoding_message_size(limits.max_message_bytes()).accept_compressed(Gzip))
 }
 
-/// All services of the API on one node. Services of etcd that are not mounted (Lock, Election) are answered by the
-/// fallback of [`crate::grpc`].
+/// All services of the API on one node. `grpc` answers calls to services of etcd that are not mounted: Lock and Election.
 pub fn routes(node: &Handle, limits: RequestLimits, member: MemberInfo) -> Routes {
     let (max, common) = (limits.max_message_bytes(), header::without_revision(&node.identity()));
-    // Answers are never compressed: etcd does so only for requests that are, and clients need not send those.
+    // Answers are never compressed. etcd compresses the answers to compressed requests only, which no client has to send.
     macro_rules! serve {
         ($server:ident, $service:expr) => {
             Worded($server::new($service).max_decoding_message_size(max).accept_compressed(Gzip))

@@ -1,18 +1,18 @@
-//! Whether a transaction could write a key twice, by etcd's rules.
+//! Checks whether a transaction could write a key twice, by etcd's rules.
 //!
-//! A put may not meet another put of its key, nor a delete that covers it, in any combination of branches that can be
-//! taken together. Two deletes may overlap. Two quirks of etcd are part of the contract: a put in a nested transaction
-//! is compared with the deletes of earlier siblings only, and a delete "from this key on" (`range_end` is one zero
-//! byte) is compared with nothing.
+//! No combination of branches that can be taken together may hold two puts of a key, or a put and a delete that covers its
+//! key. Two deletes may overlap. Two quirks of etcd are part of the contract. A put in a nested transaction is compared
+//! with the deletes of earlier siblings only. A delete "from this key on" (`range_end` is one zero byte) is compared with
+//! nothing.
 //!
-//! Sets are merged small into large, so that deep nesting costs a logarithm and not a factor.
+//! Small sets are merged into large ones, so that deep nesting costs a logarithm and not a factor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use eddy_proto::etcdserverpb::request_op::Request;
 use eddy_proto::etcdserverpb::{DeleteRangeRequest, RequestOp};
 
-use super::check::Invalid;
+use super::invalid::Invalid;
 
 /// Checks one branch of a transaction.
 ///
@@ -20,7 +20,7 @@ use super::check::Invalid;
 /// [`Invalid::DuplicateKey`] when two steps write the same key.
 pub fn check(ops: &[RequestOp]) -> Result<(), Invalid> {
     match ops {
-        // Almost every transaction of Kubernetes has one step.
+        // Almost all transactions of Kubernetes have one step.
         [] => Ok(()),
         [op] if !matches!(op.request, Some(Request::RequestTxn(_))) => Ok(()),
         ops => writes(ops).map(|_| ()),
@@ -74,7 +74,7 @@ fn merge<'a>(a: Puts<'a>, b: Puts<'a>) -> Puts<'a> {
 /// A boundary between two keys: just before the key, or just behind it.
 type Boundary<'a> = (&'a [u8], bool);
 
-/// Disjoint stretches of keys, from start to end.
+/// Disjoint stretches of keys, by start, with their ends.
 #[derive(Default)]
 struct Spans<'a>(BTreeMap<Boundary<'a>, Boundary<'a>>);
 
@@ -90,7 +90,7 @@ impl<'a> Spans<'a> {
     }
 
     fn insert(&mut self, mut start: Boundary<'a>, mut end: Boundary<'a>) {
-        // Swallow what it touches: those that begin within it, and the one that reaches into it from before.
+        // Absorbs the stretches that begin within it, and the one that reaches into it from before.
         while let Some((&from, &to)) = self.0.range(..=end).next_back()
             && to >= start
         {

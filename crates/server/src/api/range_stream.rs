@@ -1,4 +1,4 @@
-//! RangeStream: one range in parts, all of them as of the same revision.
+//! RangeStream: one range in parts, all as of the same revision.
 
 use eddy_crdt::{KeyRange, KeyValue, RangeOp, ReadAt, Revision, SortOrder, SortTarget};
 use eddy_proto::etcdserverpb::{RangeResponse, RangeStreamResponse, ResponseHeader};
@@ -12,10 +12,10 @@ use crate::node::Handle;
 /// Keys in the first part, as in etcd.
 const FIRST_PART: usize = 10;
 
-/// Checks that the range can be had in parts.
+/// Checks that the range can be read in parts.
 ///
 /// # Errors
-/// As in etcd: sorting and filters on revisions need the whole.
+/// When it is sorted or filters revisions, as in etcd: these need the whole range.
 pub fn check(op: &RangeOp) -> Result<(), Status> {
     if op.sort.1 != SortOrder::Unspecified && op.sort != (SortTarget::Key, SortOrder::Ascend) {
         return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
@@ -26,7 +26,7 @@ pub fn check(op: &RangeOp) -> Result<(), Status> {
     Ok(())
 }
 
-/// The range in parts of about `target_bytes`, or `whole`. Each is read when the client has room for it.
+/// The range in parts of about `target_bytes`, or in one part if `whole`. Each part is read when the client has room for it.
 pub fn parts(
     node: Handle,
     op: RangeOp,
@@ -47,7 +47,7 @@ pub fn parts(
 struct Reader {
     node: Handle,
     op: RangeOp,
-    /// Keys that the client wants in all; zero for all there are.
+    /// Most keys that the client wants; zero, as on the wire, for all.
     limit: usize,
     sent: usize,
     /// The newest revision when the first part was read.
@@ -94,7 +94,7 @@ impl Reader {
         Ok((part(response), false))
     }
 
-    /// The last part alone tells who answered, and how much there is.
+    /// The last part. It alone has a header and the count of all keys.
     fn last(&self, kvs: Vec<KeyValue>, more: bool, revision: Revision) -> Result<(RangeStreamResponse, bool), Status> {
         let mut count = self.sent as i64;
         if let Some(next) = kvs.last().filter(|_| more).map(behind) {
@@ -115,7 +115,7 @@ fn part(response: RangeResponse) -> RangeStreamResponse {
     RangeStreamResponse { range_response: Some(response) }
 }
 
-/// The first key that can follow.
+/// The smallest key after that one.
 fn behind(kv: &KeyValue) -> bytes::Bytes {
     let mut key = Vec::with_capacity(kv.key.len() + 1);
     key.extend_from_slice(&kv.key);
@@ -126,7 +126,7 @@ fn behind(kv: &KeyValue) -> bytes::Bytes {
 fn starting_at(range: &KeyRange, start: bytes::Bytes) -> KeyRange {
     match range {
         KeyRange::Span(_, end) => KeyRange::Span(start, end.clone()),
-        // There is never more than one key, so nothing follows it.
+        // There is only one key, so the rest is empty.
         KeyRange::Key(_) => KeyRange::Span(start.clone(), start),
         KeyRange::From(_) => KeyRange::From(start),
     }

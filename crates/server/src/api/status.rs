@@ -1,9 +1,9 @@
-//! Errors to gRPC statuses: the only place that knows etcd's codes and texts. Clients match both.
+//! Errors as gRPC statuses: the only place that knows etcd's codes and texts. Clients match both.
 
 use eddy_crdt::Refusal;
 use tonic::{Code, Status};
 
-use super::check::Invalid;
+use super::invalid::Invalid;
 use crate::node::NodeError;
 use crate::node::watch::WatchRefusal;
 
@@ -11,7 +11,7 @@ use crate::node::watch::WatchRefusal;
 pub fn node(error: NodeError) -> Status {
     let (code, text) = match error {
         NodeError::Refused(refusal) => return refused(refusal),
-        // etcd forgets to give this one a code; its clients go by the text.
+        // etcd forgets to give this error a code; its clients go by the text.
         NodeError::TooManyRequests => (Code::Unknown, "etcdserver: too many requests"),
         NodeError::NoSpace => (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
         NodeError::Corrupt => (Code::DataLoss, "etcdserver: corrupt cluster"),
@@ -24,7 +24,7 @@ pub fn node(error: NodeError) -> Status {
     Status::new(code, text)
 }
 
-/// The text of a call that the server's stop has ended; its code is UNAVAILABLE.
+/// The text for a call that the server's stop has ended; its code is UNAVAILABLE.
 pub const STOPPED: &str = "etcdserver: server stopped";
 
 /// The status of a call that the server's stop has ended.
@@ -83,20 +83,20 @@ pub fn refused(refusal: Refusal) -> Status {
     Status::new(code, text)
 }
 
-/// Why a call fails that has to do with members, users or versions.
+/// Why a call about members, users or versions fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
     /// No such member.
     MemberNotFound,
-    /// URLs of a member to be that are none.
+    /// The URLs of a new member are no URLs.
     MemberBadUrls,
     /// The member is no learner.
     MemberNotLearner,
     /// Another member has that peer URL.
     PeerUrlExists,
-    /// There is a member of that id.
+    /// There is a member of that id already.
     MemberExists,
-    /// There are as many learners as there may be.
+    /// There are as many learners as are allowed.
     TooManyLearners,
     /// It is the last member.
     NotEnoughStarted,
@@ -112,7 +112,7 @@ pub enum Denied {
     UnknownMethod,
 }
 
-/// The status of such a failure.
+/// Maps such a failure to a gRPC status.
 pub fn denied(denied: Denied) -> Status {
     let (code, text) = match denied {
         Denied::MemberNotFound => (Code::NotFound, "etcdserver: member not found"),
@@ -133,17 +133,17 @@ pub fn denied(denied: Denied) -> Status {
     Status::new(code, text)
 }
 
-/// The status of an RPC of etcd that is not there yet; `what` completes "eddy: not built yet: ".
+/// The status of an RPC of etcd that is not built yet; `what` names it.
 pub fn missing(what: &str) -> Status {
     Status::unimplemented(format!("eddy: not built yet: {what}"))
 }
 
-/// The status of a message that is larger than the server decodes, in the words of etcd's gRPC library.
+/// The status of a message that is too large to decode, in the words of etcd's gRPC library.
 pub fn message_too_large(found: usize, limit: usize) -> Status {
     Status::resource_exhausted(format!("grpc: received message larger than max ({found} vs. {limit})"))
 }
 
-/// The same for one that is too large only once it is decompressed.
+/// The status of a message that is too large once it is decompressed.
 pub fn inflated_message_too_large(limit: usize) -> Status {
     Status::resource_exhausted(format!("grpc: received message after decompression larger than max {limit}"))
 }

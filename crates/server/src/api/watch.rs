@@ -1,7 +1,7 @@
 //! The Watch service: many watchers on one gRPC stream.
 //!
-//! A stream is one future that its connection polls when it can send: requests are read and events fetched only
-//! then, so a client that does not read holds up nobody but itself.
+//! A stream is one future that its connection polls when it can send. Requests are read and events are fetched only then,
+//! so a client that does not read delays only itself.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,10 +23,10 @@ use crate::node::Handle;
 use crate::node::hub::{Filters, SharedEvent};
 use crate::node::watch::{WatchItem, WatchSpec, WatchStream, is_create};
 
-/// Stands for no watcher, or for all of a stream.
+/// On the wire, the id that stands for no watcher, or for all watchers of a stream.
 const NO_WATCHER: i64 = -1;
 
-/// What etcd allows a message beyond the largest request.
+/// How much larger than the largest request a message may be, bytes, as in etcd.
 const OVERHEAD_BYTES: usize = 512 << 10;
 
 /// The service.
@@ -38,8 +38,8 @@ pub struct WatchService {
 }
 
 impl WatchService {
-    /// A service on that node. `header` is what all response headers have in common; fragments are made when a
-    /// response is larger than the largest request by etcd's overhead.
+    /// Serves the node. `header` is common to all response headers. A response that is larger than the largest request by
+    /// etcd's overhead is split into fragments.
     pub fn new(node: Handle, header: ResponseHeader, max_request_bytes: usize) -> Self {
         Self { node, header, fragment_bytes: max_request_bytes.saturating_add(OVERHEAD_BYTES) }
     }
@@ -76,7 +76,7 @@ impl Watch for WatchService {
     }
 }
 
-/// How a watcher's events are to be written.
+/// How a watcher's events are written.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     prev_kv: bool,
@@ -84,7 +84,7 @@ struct Shape {
 }
 
 struct WatchCall<S> {
-    /// `None` once the client has closed its half; events go on.
+    /// `None` once the client has closed its half of the stream; events go on.
     requests: Option<S>,
     stream: WatchStream,
     shapes: HashMap<i64, Shape>,
@@ -188,14 +188,14 @@ impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> WatchCall<S> {
     }
 }
 
-/// Decodes a request; `None` for a revision before all history.
+/// Decodes a request; `None` for a negative revision, which is before all history.
 fn spec(request: WatchCreateRequest) -> Option<WatchSpec> {
     if request.start_revision < 0 {
         return None;
     }
     let has = |filter| request.filters.contains(&(filter as i32));
     let filters = Filters { no_put: has(FilterType::Noput), no_delete: has(FilterType::Nodelete) };
-    // No key means the smallest one.
+    // No key stands for the smallest one.
     let key = if request.key.is_empty() { Bytes::from_static(&[0]) } else { request.key };
     Some(WatchSpec {
         id: (request.watch_id != 0).then_some(request.watch_id),
@@ -226,8 +226,8 @@ fn wire_event(event: &SharedEvent, prev_kv: bool) -> mvccpb::Event {
     mvccpb::Event { r#type: kind.into(), kv: Some(wire_key_value(&event.kv)), prev_kv: prev.map(wire_key_value) }
 }
 
-/// Splits a response that is too large, by etcd's rule: each part has at least one event and is smaller than
-/// `max_bytes` unless it has only one; all but the last say that more follows.
+/// Splits a response that is too large, by etcd's rule. Each part has at least one event, and is smaller than `max_bytes`
+/// if it has more. All parts but the last say that more follows.
 fn fragment(mut response: WatchResponse, max_bytes: usize, out: &mut VecDeque<WatchResponse>) {
     if response.events.len() < 2 || response.encoded_len() < max_bytes {
         out.push_back(response);

@@ -1,5 +1,5 @@
-//! What `eddy` does besides serving: `eddy status`, `eddy leap`, `eddy rescue`. Anything that begins with a dash is a
-//! flag of the server, as in etcd, so these words never collide with them.
+//! The commands besides serving: `eddy status`, `eddy leap`, `eddy rescue`. As in etcd, arguments that begin with a dash
+//! are flags of the server, so these words never collide with them.
 
 mod leap;
 mod rescue;
@@ -67,7 +67,7 @@ pub fn run(args: &[String]) -> Option<ExitCode> {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { 2 } else { 0 };
-            // A closed pipe is nobody's fault.
+            // A closed pipe is no error of ours.
             let _closed = error.print();
             return Some(ExitCode::from(code));
         }

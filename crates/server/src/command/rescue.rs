@@ -1,5 +1,5 @@
-//! `eddy rescue`: what a stopped replica wrote and no other member is known to have, as JSON lines in the order of the
-//! writes. For the disk of a member that was removed, or that will never come back.
+//! `eddy rescue`: exports writes of a stopped replica that no other member is known to have, as JSON lines in the order of
+//! the writes. For the disk of a member that was removed, or that will never come back.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ fn line(change: &Change) -> Map<String, Value> {
     line
 }
 
-/// Text as it is, anything else in Base64 under another name.
+/// Adds text as it is, and other bytes in Base64 under another name.
 fn put(line: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => line.insert(name.to_owned(), json!(text)),

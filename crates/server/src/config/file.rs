@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_yaml_ng::Value;
 
-use super::flags::{Flag, Kind, set_security};
+use super::flags::{self, Kind, set_security};
 use super::value::ValueError;
 use super::{Config, TlsFiles};
 
@@ -86,7 +86,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Config, FileError> {
 }
 
 fn top_level(config: &mut Config, key: &str, value: &Value) -> Result<(), FileError> {
-    let Some(flag) = Flag::by_name(key).filter(|flag| flag.in_file) else { return Ok(()) };
+    let Some(flag) = flags::by_name(key).filter(|flag| flag.in_file) else { return Ok(()) };
     let Some(mut text) = scalar(key, value)? else { return Ok(()) };
     if flag.kind == Kind::Duration {
         // etcd's file holds durations as numbers of nanoseconds only.
@@ -127,7 +127,7 @@ fn socket_options(config: &mut Config, value: &Value) -> Result<(), FileError> {
         if let Some(value) = entries.get(name) {
             let wrong = || FileError::Section(format!("socket-options.{name}"));
             let on = value.as_bool().ok_or_else(wrong)?;
-            let flag = Flag::by_name(&format!("socket-{name}")).ok_or_else(wrong)?;
+            let flag = flags::by_name(&format!("socket-{name}")).ok_or_else(wrong)?;
             flag.set(config, &on.to_string()).map_err(|_| wrong())?;
         }
     }

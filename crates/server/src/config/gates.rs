@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::value::{ValueError, parse_bool};
 
-/// Name, stage, default. eddy keeps what is asked and acts on the ones that mean something to it.
+/// Name, stage, default. eddy keeps all gates, and acts on those that concern it.
 pub const GATES: &[(&str, &str, bool)] = &[
     ("AllAlpha", "ALPHA", false),
     ("AllBeta", "BETA", false),

@@ -1,5 +1,5 @@
-//! What the operator asked for, validated: etcd 3.7.3's flags, environment variables and configuration file as one
-//! [`Config`]. Parsing is in [`flags`] and [`file`], cross-flag rules in [`validate`].
+//! The validated configuration: etcd 3.7.3's flags, environment variables and configuration file as one [`Config`]. Parsing
+//! is in [`flags`] and [`file`], rules across flags in [`validate`].
 
 pub mod file;
 pub mod flags;
@@ -57,7 +57,7 @@ impl TlsFiles {
     }
 }
 
-/// When to compact without being asked.
+/// The rule of automatic compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AutoCompaction {
     /// Never.
@@ -68,7 +68,7 @@ pub enum AutoCompaction {
     Revision(i64),
 }
 
-/// Log lines: where to, from which level on, in which shape.
+/// Settings of logging.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
     /// `debug`, `info`, `warn`, `error`, `dpanic`, `panic` or `fatal`.
@@ -81,24 +81,24 @@ pub struct LogConfig {
     pub logger: String,
 }
 
-/// Everything eddy was told, after validation. Field names are the flags'.
+/// The whole configuration, validated. Field names are the flags'.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Human-readable name of this member.
     pub name: String,
-    /// Where everything is kept; `<name>.etcd` for a given name and `default.eddy` for none.
+    /// Folder of all data; `<name>.etcd` for a given name and `default.eddy` for none.
     pub data_dir: PathBuf,
-    /// gRPC, and HTTP unless `listen_client_http_urls` is given.
+    /// URLs that serve gRPC, and HTTP unless `listen_client_http_urls` is given.
     pub listen_client_urls: Vec<Url>,
-    /// HTTP only; takes HTTP away from `listen_client_urls`.
+    /// URLs that serve HTTP only; given, they take HTTP away from `listen_client_urls`.
     pub listen_client_http_urls: Vec<Url>,
-    /// `/metrics` and health only.
+    /// URLs that serve `/metrics` and health only.
     pub listen_metrics_urls: Vec<Url>,
-    /// For other replicas.
+    /// URLs that serve other replicas.
     pub listen_peer_urls: Vec<Url>,
-    /// What MemberList tells clients.
+    /// Client URLs of this member in MemberList.
     pub advertise_client_urls: Vec<Url>,
-    /// What MemberList tells peers.
+    /// Peer URLs of this member in MemberList.
     pub initial_advertise_peer_urls: Vec<Url>,
     /// `name=url,...` of the members at bootstrap.
     pub initial_cluster: String,
@@ -162,13 +162,13 @@ pub struct Config {
     pub max_learners: i64,
     /// Feature gates by name.
     pub feature_gates: BTreeMap<String, bool>,
-    /// The longest that an entry waits to be batched with others before it is sent to peers.
+    /// How long an entry waits at most to be batched with others before it is sent to peers.
     pub sync_interval: Duration,
     /// How long a new data dir of a cluster with several members waits for one of them before it serves alone.
     pub join_timeout: Duration,
     /// Values that only etcd's cross-flag rules read.
     pub raft: RaftFlags,
-    /// Names of the flags that were given, on any way.
+    /// Names of the flags that were given, by flag, variable or file.
     pub explicit: BTreeSet<String>,
     /// Those of them that keep the process from starting.
     pub refused: BTreeSet<&'static str>,
@@ -249,7 +249,7 @@ impl Default for Config {
     }
 }
 
-/// The `--initial-cluster` of somebody who gave none.
+/// `--initial-cluster` when none is given.
 pub(crate) fn default_initial_cluster() -> String {
     format!("{DEFAULT_NAME}={DEFAULT_PEER_URL}")
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// What a URL's scheme says about socket family and encryption.
+/// The scheme of a URL: socket family and encryption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
     /// TCP, in the clear.
@@ -38,7 +38,7 @@ impl Scheme {
     }
 }
 
-/// One URL of a list of addresses.
+/// A URL to listen at or to advertise.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Url {
     scheme: Scheme,
@@ -66,7 +66,7 @@ pub enum UrlError {
     /// Binding takes addresses, not names.
     #[error("expected IP in URL for binding ({0})")]
     NotIp(String),
-    /// An advertised URL must say where.
+    /// An advertised URL needs a host.
     #[error("unexpected empty host ({0})")]
     EmptyHost(String),
 }

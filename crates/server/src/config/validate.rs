@@ -1,4 +1,4 @@
-//! etcd's rules across flags, with its error texts, and the values that follow from several flags.
+//! etcd's rules across flags, with its error texts, and values that follow from several flags.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -154,7 +154,7 @@ impl Config {
             .try_for_each(Url::check_host)
             .map_err(|source| ConfigError::AdvertiseClient { urls: join(&self.advertise_client_urls), source })?;
         for url in &self.listen_client_http_urls {
-            // Port 0 is another port each time.
+            // Port 0 stands for another port each time.
             let fixed = url.scheme().is_unix() || url.port() != "0";
             if fixed && self.listen_client_urls.iter().any(|other| other.address() == url.address()) {
                 return Err(ConfigError::SameUrl(url.clone()));
@@ -206,8 +206,8 @@ impl Config {
         Ok(())
     }
 
-    /// What etcd derives after validation: the data dir from the name, the initial cluster from name and peer URLs,
-    /// advertised addresses from the host's when it listens on all.
+    /// Fills in what etcd derives after validation: the data dir from the name, the initial cluster from name and peer URLs,
+    /// and advertised addresses from the host's where it listens on all.
     fn follow_defaults(&mut self) {
         let host = default_host();
         if let Some(host) = host {
@@ -243,7 +243,7 @@ impl Config {
         self.feature_gates.get(name).copied().unwrap_or(false)
     }
 
-    /// When to compact unasked.
+    /// The rule of automatic compaction.
     ///
     /// # Errors
     /// An unknown mode, or a retention that is neither a number nor a duration.
@@ -319,7 +319,7 @@ impl Config {
         Ok(())
     }
 
-    /// The flags that were given and do nothing here, each with the reason.
+    /// The flags that were given and have no effect in eddy, each with the reason.
     pub fn flags_without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
         FLAGS.iter().filter(|flag| self.was_given(flag.name)).filter_map(|flag| match flag.effect {
             Effect::Warns(reason) => Some((flag.name, reason)),

@@ -20,8 +20,9 @@ use crate::grpc::GrpcBody;
 use crate::http::{self as endpoints, HttpRequest, Surface};
 use crate::peer::Caller;
 
-/// Bytes of a body that is not needed, and time for it: more than that, and the client may lose its answer.
+/// How much of a body that is not needed is read, bytes. With a longer body the client may lose its answer.
 const UNREAD_BODY_MAX: usize = 64 << 10;
+/// How long a body that is not needed is waited for.
 const UNREAD_BODY_WAIT: Duration = Duration::from_secs(1);
 
 /// Answers one request.
@@ -43,7 +44,7 @@ pub(super) async fn answer(
     if is_grpc && setup.http == Some(Surface::Peer) {
         return Ok(Box::pin(of_peer(setup, peer, request)).await.map(ResponseBody::Peer));
     }
-    // Boxed: every call's task would have room for it otherwise, to be moved and paged in.
+    // Boxed: otherwise every call's task would have room for it, which is moved and paged in.
     Ok(Box::pin(plain(setup, peer.tls, request)).await.map(ResponseBody::Full))
 }
 
@@ -72,8 +73,8 @@ async fn plain(setup: Arc<Setup>, tls: bool, request: Request<Incoming>) -> Resp
     response
 }
 
-/// Reads a body that nobody needs. Dropping one that is still on its way resets an HTTP/2 stream, and then curl throws
-/// the answer away.
+/// Reads a body that is not needed. Dropping a body that is still on its way resets the HTTP/2 stream, and curl then drops
+/// the answer.
 async fn drain(mut body: Incoming) {
     let read = async {
         let mut left = UNREAD_BODY_MAX;

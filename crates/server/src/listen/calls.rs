@@ -1,10 +1,10 @@
-//! Who runs the calls of an HTTP/2 connection.
+//! The executor for the calls of an HTTP/2 connection.
 //!
-//! hyper hands every call to an executor, which usually spawns a task for it. A write spends its life waiting: for the
-//! committer, then for its turn to be written to the socket. With a task each, a group of writes that becomes durable
-//! wakes as many tasks, and each of these wakes its connection again. So writes are driven by the task of their
-//! connection: it is woken once, runs all that are answered, and sends their answers with one system call. Everything else
-//! gets a task of its own, since a long read would hold up the connection's other calls.
+//! hyper hands every call to an executor, which usually spawns a task for it. A write mostly waits: for the committer, and
+//! for its turn on the socket. With a task each, a group of writes that becomes durable wakes as many tasks, and each of
+//! these wakes its connection. So the task of a connection drives its writes. It is woken once, runs all writes that are
+//! answered, and sends their answers with one system call. Other calls get tasks of their own, since a long read would
+//! delay the connection's other calls.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -17,7 +17,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
-/// Calls that do little but wait.
+/// Calls that mostly wait.
 const WRITES: [&str; 3] = ["/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/DeleteRange"];
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -34,7 +34,7 @@ struct Inbox {
 pub(super) struct Calls(Arc<Mutex<Inbox>>);
 
 impl Calls {
-    /// Tells what the call is that is about to be executed.
+    /// Announces the path of the next call.
     pub(super) fn announce(&self, path: &str) {
         self.0.lock().write = WRITES.contains(&path);
     }
@@ -77,7 +77,7 @@ impl<C: Future> Future for Driven<'_, C> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
         let this = &mut *self;
         loop {
-            // First what is answered, so that the connection finds all there is to send.
+            // Answered calls run first, so that the connection finds all answers to send.
             while let Poll::Ready(Some(())) = this.running.poll_next_unpin(cx) {}
             if let Poll::Ready(output) = this.connection.as_mut().poll(cx) {
                 return Poll::Ready(output);
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that begins the given calls when it is first polled, and ends when it is told to.
+    /// A connection that begins the given calls at its first poll, and ends when it is told to.
     struct Scripted {
         calls: Calls,
         begin: Vec<(&'static str, Call)>,

@@ -11,7 +11,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 /// How HTTP/2 begins; four bytes tell it from any HTTP/1 method.
 const HTTP2: &[u8; 4] = b"PRI ";
 
-/// A stream and what was read ahead from it.
+/// A stream, and the bytes that were read ahead from it.
 pub(super) struct Sniffed<S> {
     stream: S,
     ahead: [u8; 4],

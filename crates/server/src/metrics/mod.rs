@@ -1,5 +1,5 @@
-//! Counters and gauges under etcd's metric names, so that etcd's dashboards and alerts work unchanged. One
-//! [`Metrics`] with a typed field per metric; the parts increment those, `/metrics` prints them.
+//! Counters and gauges under etcd's metric names, so that etcd's dashboards and alerts work unchanged. [`Metrics`] has a
+//! typed field for each metric. The parts set the fields; `/metrics` prints them.
 
 pub mod process;
 pub mod rpc;
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::config::gates::GATES;
 use crate::version::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 
-/// Registration fails only on a malformed or repeated name, that is, on a mistake in this module.
+/// A metric could not be registered: its name is malformed or repeated, a mistake in this module.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics: {0}")]
 pub struct MetricsError(#[from] prometheus::Error);
@@ -58,7 +58,7 @@ impl Register<'_> {
         let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
         self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels))
     }
-    /// The same by whether it went well: first of what failed, then of what did not.
+    /// Two histograms in etcd's buckets: first for failures, then for successes.
     fn succeeded(&self, name: &str, help: &str, start: f64, count: usize) -> Result<[Histogram; 2], MetricsError> {
         let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
         let vec = self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &["success"]))?;
@@ -70,7 +70,7 @@ impl Register<'_> {
 pub(crate) const PEER_ALARM_KINDS: [&str; 3] = ["clock", "below-floor", "away"];
 
 impl Metrics {
-    /// Leaves out what is told of a peer that is no member any more. Counters stay: they tell of the past.
+    /// Removes the gauges of a peer that is no member any more. Counters stay, since they tell of the past.
     pub(crate) fn forget_peer(&self, peer: &str) {
         for gauges in
             [&self.peer_connected, &self.peer_entries_behind, &self.peer_bytes_behind, &self.peer_states_differ]

@@ -1,5 +1,5 @@
-//! What every Prometheus client tells about its process, read from `/proc` when scraped. Elsewhere than on Linux the
-//! values stay 0.
+//! The metrics of every Prometheus client about its process, read from `/proc` when scraped. On other systems than Linux
+//! they stay 0.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Counters per RPC, as etcd's dashboards know them. All are there at zero from the start, and found by path without
-//! formatting or allocating, since this runs for every request.
+//! Counters per RPC, as etcd's dashboards know them. All exist from the start. They are found by path without formatting
+//! or allocating, since that runs for every request.
 
 use std::collections::HashMap;
 
@@ -234,7 +234,7 @@ impl RpcMetrics {
         METHODS.iter().any(|(name, _)| *name == service)
     }
 
-    /// Counts a call under the version that its client says it is (`client-api-version` metadata).
+    /// Counts a call under the version that its client names in the metadata `client-api-version`.
     pub fn count_client(&self, shape: Shape, version: &[u8]) {
         let column = usize::from(shape != Unary);
         if let Some((_, counters)) = self.client_versions.read().iter().find(|(known, _)| **known == *version) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use eddy_crdt::{AlarmKind, Command, Op, PutOp, PutValue, Replica, Txn};
 
-use super::NodeError;
+use super::error::NodeError;
 
 /// What etcd adds to the cost of a put for the key's metadata, bytes.
 const PUT_OVERHEAD: u64 = 256;

@@ -7,7 +7,8 @@ use eddy_crdt::Refusal;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Handle, NodeError};
+use super::error::NodeError;
+use super::handle::Handle;
 use crate::config::AutoCompaction;
 
 /// The longest time between two compactions by age. Ages are measured to a tenth of it.

@@ -10,7 +10,7 @@ use std::vec;
 use eddy_crdt::{Birth, Entry, Input, Origin, ReplicaId, VersionVector};
 use tokio::sync::oneshot;
 
-use super::NodeError;
+use super::error::NodeError;
 
 /// Entries of a peer that are applied between two looks at the clock.
 const SLICE: usize = 8;

@@ -8,8 +8,10 @@ use eddy_crdt::{
 };
 use tokio::sync::oneshot;
 
-use super::queue::Job;
-use super::{CommandResult, Handle, NodeError, REQUEST_TIMEOUT, admission};
+use super::admission;
+use super::error::NodeError;
+use super::handle::{Handle, REQUEST_TIMEOUT};
+use super::queue::{CommandResult, Job};
 
 /// A function that takes one kind of reply apart, and refuses all others.
 macro_rules! reply {

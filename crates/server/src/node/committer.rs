@@ -17,10 +17,11 @@ use tokio::sync::oneshot;
 
 use super::backlog::{self, Handed, Told, WaitingAcks};
 use super::engine::Engine;
+use super::error::NodeError;
 use super::peering::Durable;
 use super::pipe::{Flush, Work};
-use super::queue::{Job, Wait};
-use super::{CommandResult, NodeError, slow};
+use super::queue::{CommandResult, Job, Wait};
+use super::slow;
 use crate::storage::Group;
 
 /// After this many commands readers get a chance to take the lock.

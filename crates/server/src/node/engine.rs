@@ -10,8 +10,8 @@ use eddy_crdt::{Identity, Now, Replica, Revision};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as latest;
 
-use super::NodeError;
 use super::admission::Admission;
+use super::error::NodeError;
 use super::hashes::Hashes;
 use super::hub::Hub;
 use super::peering::Peering;

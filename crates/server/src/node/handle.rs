@@ -12,9 +12,11 @@ use eddy_crdt::{
 use tokio::sync::oneshot;
 
 use super::engine::{Engine, Threads};
+use super::error::NodeError;
+use super::hub::WatchCounts;
 use super::pipe::Work;
-use super::state::SIZE_MIN;
-use super::{HashKv, NodeError, NodeState, Status, hub, slow};
+use super::slow;
+use super::state::{HashKv, NodeState, SIZE_MIN, Status};
 
 /// How often a shutdown checks whether the disk still answers, while a thread runs.
 const ENDED_EVERY: Duration = Duration::from_secs(1);
@@ -189,7 +191,7 @@ impl Handle {
     }
 
     /// Numbers of streams and watchers, for metrics.
-    pub fn watch_counts(&self) -> hub::WatchCounts {
+    pub fn watch_counts(&self) -> WatchCounts {
         self.engine.hub.counts()
     }
 

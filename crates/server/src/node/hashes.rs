@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use eddy_crdt::Revision;
 
-use super::HashKv;
+use super::state::HashKv;
 
 /// Most answers that are remembered, as in etcd.
 const REMEMBERED_MAX: usize = 10;

@@ -118,7 +118,7 @@ impl<T: PartialEq> Matcher<T> {
         measure(&mut self.ranges);
     }
 
-    /// Whether nobody subscribes to anything.
+    /// Whether there are no subscribers.
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.ranges.len() == self.empty
     }

@@ -8,19 +8,14 @@
 //!
 //! Nothing leaves that is not durable. A read needs no place in the queue and never waits. Every write that was
 //! acknowledged before the read began is durable, so the durable revision is what a linearizable read must show. A write
-//! that is applied but not durable was acknowledged to nobody. For the same reason reads stay right after a failed
+//! that is applied but not durable was acknowledged to no client. For the same reason reads stay right after a failed
 //! flush, when the node takes no more writes.
-
-use eddy_crdt::Reply;
 
 pub use self::committer::SweepPace;
 pub use self::error::{NodeError, StartError};
 pub use self::handle::{Handle, REQUEST_TIMEOUT};
 pub use self::start::{Options, PROGRESS_INTERVAL_DEFAULT, PROGRESS_INTERVAL_MIN, QUOTA_DEFAULT, load, start};
 pub use self::state::{HashKv, NodeState, Status};
-
-/// The result of a command, whatever its kind; `calls` takes it apart for the caller.
-type CommandResult = Result<Reply, NodeError>;
 
 mod admission;
 pub mod alarm;
@@ -41,6 +36,7 @@ pub mod observe;
 pub mod peering;
 mod pipe;
 mod queue;
+pub(crate) mod sessions;
 mod slow;
 mod start;
 mod state;

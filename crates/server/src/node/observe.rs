@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use eddy_crdt::{Revision, Tally};
 
-use super::{Handle, NodeState};
+use super::handle::Handle;
+use super::state::NodeState;
 use crate::metrics::Metrics;
 use crate::storage::AppendStats;
 

@@ -8,8 +8,9 @@ use eddy_crdt::{Commit, Revision};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use super::error::NodeError;
 use super::peering::Durable;
-use super::{CommandResult, NodeError};
+use super::queue::CommandResult;
 use crate::storage::Group;
 
 /// A waiting group with this many commands takes in no more, and the committer waits.

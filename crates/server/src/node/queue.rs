@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use eddy_crdt::{Command, Input};
+use eddy_crdt::{Command, Input, Reply};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::{CommandResult, NodeError};
+use super::error::NodeError;
 
 /// Most jobs that wait. Beyond it the server is overloaded and says so at once. etcd does so when commits run 5,000
 /// entries ahead of what is applied.
@@ -30,6 +30,9 @@ const LINGER_MAX: Duration = Duration::from_millis(10);
 
 /// How long a noted lag counts. When many clients have gone, the next one must not wait for their sake.
 const LAG_FRESH: Duration = Duration::from_millis(50);
+
+/// The result of a command, whatever its kind; `calls` takes it apart for the caller.
+pub(crate) type CommandResult = Result<Reply, NodeError>;
 
 /// Something for the committer to do.
 #[derive(Debug)]
@@ -98,6 +101,7 @@ impl Queue {
     ///
     /// # Errors
     /// When the queue is closed or full; the job comes back.
+    #[expect(clippy::result_large_err, reason = "a job that found no place is given back without an allocation")]
     pub(crate) fn push(&self, job: Job, bytes: usize) -> Result<(), (NodeError, Job)> {
         let mut state = self.state.lock();
         if state.closed {

@@ -15,13 +15,15 @@ use tokio::sync::watch as latest;
 use super::admission::Admission;
 use super::committer::{Committer, SweepPace};
 use super::engine::{AppendingSince, Engine, Threads};
+use super::error::StartError;
+use super::handle::Handle;
 use super::hashes::Hashes;
 use super::hub::Hub;
+use super::identity;
 use super::peering::Peering;
 use super::pipe::Pipe;
 use super::queue::Queue;
 use super::storage_thread::StorageThread;
-use super::{Handle, StartError, identity};
 use crate::metrics::Metrics;
 use crate::storage::{Doubt, Group, Journal, StorageError};
 

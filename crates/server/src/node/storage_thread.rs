@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::NodeError;
 use super::committer::{Answer, answer, answer_all};
 use super::engine::Engine;
+use super::error::NodeError;
 use super::pipe::{Flush, Received, Work};
 use crate::storage::{Journal, StorageError};
 

@@ -1,4 +1,4 @@
-//! What is known of each peer: for the admin API and metrics, and so that each trouble is logged once.
+//! What is known of each peer, for the admin API, for metrics, and so that each trouble is logged once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,21 +6,23 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use eddy_crdt::ReplicaId;
-use eddy_crdt::sync::{PeerStatus, SessionTally};
+use eddy_crdt::sync::{PeerStatus, Session, SessionTally};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::session::SharedSession;
 use crate::metrics::Metrics;
 
-/// So many different reasons are remembered of one peer; more are not logged until it was connected again.
+/// How many different reasons are remembered of one peer. More are not logged until it was connected again.
 const REASONS_MAX: usize = 16;
 
-/// A session that runs, to be told from the one that may take its place.
+/// A session's protocol state, which the admin API reads too.
+pub(crate) type SharedSession = Arc<Mutex<Session>>;
+
+/// A running session, told by its number from the one that may take its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
     peer: ReplicaId,
-    /// The peer's id as metrics label it.
+    /// The peer's id as the label of its metrics.
     label: Arc<str>,
     number: u64,
     session: SharedSession,
@@ -31,21 +33,21 @@ pub(crate) struct Seat {
 /// What is known of one peer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
-    /// The session that runs.
+    /// The running session.
     seat: Option<Seat>,
-    /// What the last session that ended said of the peer.
-    pub(crate) last_report: Option<PeerStatus>,
-    /// When something last came from it.
+    /// The status of the peer when its last session ended.
+    pub(crate) last_status: Option<PeerStatus>,
+    /// When a message of the peer last arrived.
     pub(crate) last_contact: Option<Instant>,
-    /// The first key in which its state differs from ours.
+    /// The first key in which the peer's state differs from ours.
     pub(crate) difference: Option<Bytes>,
-    /// How far ahead of our clock an entry of it was dated that came another way, milliseconds.
+    /// How far ahead of our clock an entry of this member was dated, milliseconds, if one was too far ahead.
     pub(crate) dated_ahead_ms: Option<u64>,
-    /// How many entries it sent that do not depend on what all members have.
+    /// How many entries the peer sent that do not depend on the floor.
     pub(crate) below_floor: u64,
     /// Why there is no connection.
     pub(crate) error: Option<String>,
-    /// Reasons that were logged since it was last connected.
+    /// Reasons that were logged since the peer was last connected.
     logged: BTreeSet<String>,
 }
 
@@ -55,7 +57,7 @@ impl Known {
         self.seat.is_some()
     }
 
-    /// The session that runs.
+    /// The running session.
     pub(crate) fn session(&self) -> Option<&SharedSession> {
         self.seat.as_ref().map(|seat| &seat.session)
     }
@@ -79,8 +81,7 @@ impl Board {
         Self { own: own.to_string(), state: Mutex::default(), metrics }
     }
 
-    /// Gives the peer's seat to a new session, and ends the one that had it: that one's connection is older, and most
-    /// likely dead although nobody has noticed.
+    /// Gives the peer's seat to a new session, and ends the session that had it. The older connection is most likely dead.
     pub(crate) fn sit_down(&self, peer: ReplicaId, session: &SharedSession, stop: CancellationToken) -> Seat {
         let mut state = self.state.lock();
         state.seats += 1;
@@ -98,22 +99,22 @@ impl Board {
         seat
     }
 
-    /// Gives the seat back. False when another session has it already.
-    pub(crate) fn stand_up(&self, seat: &Seat, report: PeerStatus) -> bool {
+    /// Gives the seat back. Returns false when another session has it already.
+    pub(crate) fn stand_up(&self, seat: &Seat, status: PeerStatus) -> bool {
         let mut state = self.state.lock();
         let Some(known) = state.peers.get_mut(&seat.peer) else { return false };
         if known.seat.as_ref().is_none_or(|taken| taken.number != seat.number) {
             return false;
         }
         known.seat = None;
-        known.last_report = Some(report);
+        known.last_status = Some(status);
         self.metrics.peer_connected.with_label_values(&[&*seat.label]).set(0);
         self.metrics.active_peers.with_label_values(&[self.own.as_str(), &*seat.label]).set(0);
         self.metrics.disconnected_peers.with_label_values(&[self.own.as_str(), &*seat.label]).inc();
         true
     }
 
-    /// So many bytes came from the peer.
+    /// Counts a message of this many bytes from the peer.
     pub(crate) fn heard(&self, seat: &Seat, bytes: usize) {
         if let Some(known) = self.state.lock().peers.get_mut(&seat.peer) {
             known.last_contact = Some(Instant::now());
@@ -122,7 +123,7 @@ impl Board {
         self.metrics.peer_messages.with_label_values(&[&*seat.label, "received"]).inc();
     }
 
-    /// So much of what came was new, was here already, and led to asking for everything again.
+    /// Counts received entries, new and known, and requests to send again, by how far the tally grew.
     pub(crate) fn counted(&self, seat: &Seat, before: &SessionTally, after: &SessionTally) {
         let entries = |kind| self.metrics.peer_received_entries.with_label_values(&[&*seat.label, kind]);
         if after.received_entries > before.received_entries {
@@ -136,28 +137,28 @@ impl Board {
         }
     }
 
-    /// So many bytes go to the peer.
+    /// Counts a message of this many bytes to the peer.
     pub(crate) fn sent(&self, seat: &Seat, bytes: usize) {
         self.metrics.peer_sent_bytes.with_label_values(&[&*seat.label]).inc_by(bytes as u64);
         self.metrics.peer_messages.with_label_values(&[&*seat.label, "sent"]).inc();
     }
 
-    /// The first key in which the peer's state differs from ours.
+    /// Notes the first key in which the peer's state differs from ours.
     pub(crate) fn differs(&self, peer: ReplicaId, key: Bytes) {
         self.state.lock().peers.entry(peer).or_default().difference = Some(key);
     }
 
-    /// An entry of that member was dated ahead of our clock by more than is tolerated.
+    /// Notes that an entry of that member was dated too far ahead of our clock.
     pub(crate) fn dated_ahead(&self, member: ReplicaId, ahead_ms: u64) {
         self.state.lock().peers.entry(member).or_default().dated_ahead_ms = Some(ahead_ms);
     }
 
-    /// The peer sent an entry that does not depend on what all members have.
+    /// Counts an entry of the peer that does not depend on the floor.
     pub(crate) fn below_floor(&self, peer: ReplicaId) {
         self.state.lock().peers.entry(peer).or_default().below_floor += 1;
     }
 
-    /// Notes why there is no connection. True when this is news, to be logged.
+    /// Notes why there is no connection. Returns whether that is to be logged.
     pub(crate) fn trouble(&self, peer: ReplicaId, reason: &str) -> bool {
         self.metrics.peer_sent_failures.with_label_values(&[&peer.to_string()]).inc();
         let mut state = self.state.lock();
@@ -185,7 +186,7 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
-    use eddy_crdt::sync::{Exchange, Session, Tuning};
+    use eddy_crdt::sync::{Exchange, Tuning};
     use eddy_crdt::{Birth, ClusterId, Identity, Replica, VersionVector};
 
     use super::*;
@@ -204,7 +205,7 @@ mod tests {
         Arc::new(Mutex::new(Session::start(&exchange, &replica(), &VersionVector::default(), None).0))
     }
 
-    fn report(seat: &Seat) -> PeerStatus {
+    fn status(seat: &Seat) -> PeerStatus {
         seat.session.lock().report(&replica(), &VersionVector::default())
     }
 
@@ -214,9 +215,9 @@ mod tests {
         let old = board.sit_down(peer, &session(), CancellationToken::new());
         let new = board.sit_down(peer, &session(), CancellationToken::new());
         assert!(old.stop.is_cancelled() && !new.stop.is_cancelled());
-        assert!(!board.stand_up(&old, report(&old)));
+        assert!(!board.stand_up(&old, status(&old)));
         assert!(board.is_connected(peer));
-        assert!(board.stand_up(&new, report(&new)));
+        assert!(board.stand_up(&new, status(&new)));
         assert!(!board.is_connected(peer));
     }
 
@@ -228,7 +229,7 @@ mod tests {
         assert!(board.trouble(peer, "timed out"));
         assert!(!board.trouble(peer, "refused"));
         let seat = board.sit_down(peer, &session(), CancellationToken::new());
-        assert!(board.stand_up(&seat, report(&seat)));
+        assert!(board.stand_up(&seat, status(&seat)));
         assert!(board.trouble(peer, "refused"));
     }
 }

@@ -1,4 +1,4 @@
-//! Reaching a peer: its URLs in turn, TLS as the peer flags say, and how long to wait before the next attempt.
+//! Dials a peer: its URLs in turn, with TLS by the peer flags, and with pauses between attempts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,43 +13,45 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 
-use super::FRAME_BYTES_MAX;
 use crate::config::url::{Scheme, Url};
 use crate::logging;
+
+/// The longest frame, bytes: that of the longest message, an entry of one huge transaction.
+pub(crate) const FRAME_BYTES_MAX: usize = eddy_crdt::sync::ENTRY_MAX + (1 << 20);
 
 /// How long an attempt may take: name, TCP and TLS together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection without a word from the other side for this long is asked whether it is there. Short, since TCP alone
-/// takes minutes to see that a network was cut, and as long again to use it when it is back.
+/// After this long without a message the other side is pinged. TCP alone takes minutes to see that a network was cut, and
+/// as long again to use it when it is back.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long the answer may take.
+/// How long the answer to a ping may take.
 pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of one stream in flight: several of the largest batches.
+/// Bytes of one stream in flight, enough for several of the largest batches.
 const STREAM_WINDOW: u32 = 2 << 20;
 
-/// The first pause after a failure, and the longest. Peers that come back are met within this.
+/// The first and the longest pause after a failure. A peer that comes back is met within the longest.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(2);
 
 /// Why a peer is not reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    /// It has no URL that can be dialled.
+    /// The peer has no URL.
     #[error("no peer URL to dial")]
     NoUrl,
     /// TCP, TLS or HTTP/2 does not come up.
     #[error("{url}: {reason}")]
     Connect {
-        /// Where.
+        /// The URL that was dialled.
         url: String,
         /// What the system or TLS said.
         reason: String,
     },
 }
 
-/// What it takes to dial: the TLS side of the peer flags.
+/// Dials peers with the TLS settings of the peer flags.
 #[derive(Clone, Debug)]
 pub struct Dialer {
     tls: Arc<ClientConfig>,
@@ -80,7 +82,7 @@ impl Dialer {
         Err(failed)
     }
 
-    /// A channel over one connection: when that is lost, so is the channel.
+    /// Opens a channel over one connection. It ends with the connection.
     pub(crate) async fn connect(&self, url: &Url) -> Result<Channel, String> {
         let authority = if url.scheme().is_unix() { "localhost".to_owned() } else { url.address() };
         let endpoint = Endpoint::from_shared(format!("http://{authority}"))
@@ -90,11 +92,11 @@ impl Dialer {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(STREAM_WINDOW * 2);
-        // Opened here rather than in the connector: its own errors come through as they are.
+        // Opened here rather than in the connector, so that errors arrive unchanged.
         let stream = timeout(CONNECT_TIMEOUT, self.open(url)).await.map_err(|_| "timed out".to_owned())??;
         let stream = Arc::new(parking_lot::Mutex::new(Some(TokioIo::new(stream))));
         let connector = tower::service_fn(move |_| {
-            // A channel that lost its connection would ask again; it must not: the session is over then.
+            // A channel that lost its connection asks for another one. It gets none: the session is over.
             let stream = stream.lock().take();
             async move { stream.ok_or_else(|| std::io::Error::other("the connection was lost")) }
         });
@@ -127,8 +129,8 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 
-/// How long to wait before the next attempt: twice as long each time, up to a bound, and never exactly as long as
-/// others that failed at the same moment.
+/// The pauses between attempts: each up to twice as long as the last, up to a bound, and of random length, so that members
+/// that failed together do not come back together.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -147,7 +149,7 @@ impl Backoff {
     pub(crate) fn pause(&mut self) -> Duration {
         let bound = self.next;
         self.next = (self.next * 2).min(*PAUSE.end());
-        // Without randomness all wait the longest, which is still right.
+        // Without randomness the pause is the longest, which still works.
         let share = getrandom::u32().unwrap_or(u32::MAX);
         bound.mul_f64(0.5 + 0.5 * f64::from(share) / f64::from(u32::MAX))
     }

@@ -1,34 +1,15 @@
-//! What an operator should hear of: from sessions, and from the replica itself.
+//! Events of sessions and notices of the replica, as operators are told of them.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use eddy_crdt::sync::SessionEvent;
 use eddy_crdt::{Alarm, AlarmKind, Notice, ReplicaId};
 
-use super::{Halt, Peers, status};
-
-/// So many different troubles are remembered; more are not logged.
-const TROUBLES_MAX: usize = 1024;
-
-/// What was logged already, so that a peer cannot flood the log.
-#[derive(Debug, Default)]
-pub(crate) struct Troubles(BTreeSet<String>);
-
-impl Troubles {
-    /// Whether this was not said before.
-    pub(crate) fn is_news(&mut self, text: String) -> bool {
-        self.0.len() < TROUBLES_MAX && self.0.insert(text)
-    }
-
-    /// It is over: the next time it is news.
-    fn is_over(&mut self, text: &str) {
-        self.0.remove(text);
-    }
-}
+use super::peers::{Halt, Peers};
+use super::status;
 
 impl Peers {
-    /// What a session tells.
+    /// Logs and counts an event of a session.
     pub(super) fn event(self: &Arc<Self>, event: SessionEvent) {
         match event {
             SessionEvent::Met { member, birth, empty, .. } => {
@@ -54,7 +35,7 @@ impl Peers {
             SessionEvent::PeerNeedsSnapshot(member) => {
                 tracing::warn!(peer = %member, "the peer is so far behind that it needs a snapshot");
             }
-            // Chunks are asked for by one that starts, and it does not come here; wishes for them are the session's.
+            // Only a replica that starts receives chunks, and it has no session here. The session answers requests for them.
             SessionEvent::SnapshotChunk(_) | SessionEvent::SnapshotWanted { .. } => {}
             SessionEvent::HashDiffers(member) => self.corrupt(member, None),
             SessionEvent::KeyDiffers { member, place: (keyspace, key) } => {
@@ -78,7 +59,7 @@ impl Peers {
         }
     }
 
-    /// Equal entries, different states.
+    /// Notes that a peer has the same entries and another state, and raises the alarm.
     fn corrupt(self: &Arc<Self>, member: ReplicaId, key: Option<bytes::Bytes>) {
         self.metrics.peer_states_differ.with_label_values(&[&member.to_string()]).set(1);
         if let Some(key) = key {
@@ -97,7 +78,7 @@ impl Peers {
         });
     }
 
-    /// Hears what the replica has to say, until the process stops.
+    /// Takes the replica's notices until the process stops.
     pub(super) async fn heed(self: Arc<Self>) {
         let Some(mut notices) = self.node.notices() else { return };
         loop {
@@ -114,14 +95,14 @@ impl Peers {
 
     fn notice(&self, notice: Notice) {
         match notice {
-            Notice::Merged(report) => {
-                self.metrics.merges.with_label_values(&[status::rule_name(&report.rule)]).inc();
-                tracing::debug!(key = %String::from_utf8_lossy(&report.key), rule = ?report.rule, "merged concurrent versions");
+            Notice::Merged(merge) => {
+                self.metrics.merges.with_label_values(&[status::rule_name(&merge.rule)]).inc();
+                tracing::debug!(key = %String::from_utf8_lossy(&merge.key), rule = ?merge.rule, "merged concurrent versions");
             }
-            Notice::Rebased(report) => tracing::warn!(
-                key = %String::from_utf8_lossy(&report.key),
-                rule = ?report.rule,
-                "given-up" = ?report.given_up,
+            Notice::Rebased(merge) => tracing::warn!(
+                key = %String::from_utf8_lossy(&merge.key),
+                rule = ?merge.rule,
+                "given-up" = ?merge.given_up,
                 "a write from before the loss gave something up"
             ),
             Notice::Removed => self.halts(Halt::Removed),

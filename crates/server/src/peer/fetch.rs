@@ -1,10 +1,12 @@
-//! What a member has, fetched as a snapshot by one that begins.
+//! Fetches a snapshot of a member's state, for a replica that begins.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use eddy_crdt::sync::{Exchange, Message, Reason, Session, SessionEvent, SyncError, Tuning};
-use eddy_crdt::{Identity, InstallError, Installed, Installer, Now, Place, Replica, SnapshotChunk, VersionVector};
+use eddy_crdt::{
+    Identity, InstallError, Installed, Installer, Now, Place, Replica, ReplicaId, SnapshotChunk, VersionVector,
+};
 use eddy_proto::peer::Frame;
 use futures::StreamExt;
 use tokio::sync::mpsc;
@@ -13,16 +15,24 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::dial::{DialError, Dialer};
-use super::join::Source;
 
 /// How long the giver may take for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often all is fetched again because the giver's state moved on meanwhile.
+/// How often a snapshot is fetched again because the giver's state moved on meanwhile.
 const ATTEMPTS: usize = 10;
 
-/// Messages that wait for the network: one wish at a time, and answers to pings.
+/// Messages that wait for the network: one request for a chunk, and answers to pings.
 const WAITING: usize = 16;
+
+/// A member that can give a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The member.
+    pub member: ReplicaId,
+    /// Its peer URLs.
+    pub peer_urls: Vec<String>,
+}
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -33,10 +43,10 @@ pub(crate) enum FetchError {
     /// The stream ended.
     #[error("the connection was lost: {0}")]
     Lost(String),
-    /// The giver, or what it says, is not right.
+    /// The giver refused, or violated the protocol.
     #[error(transparent)]
     Protocol(#[from] SyncError),
-    /// What it gave makes no replica.
+    /// The chunks do not make a replica.
     #[error(transparent)]
     Install(#[from] InstallError),
 }
@@ -48,7 +58,7 @@ impl FetchError {
     }
 }
 
-/// A stream on which chunks are asked for. The replica behind it is empty, and stays so.
+/// The stream on which chunks are requested. The replica of its session is empty, and stays empty.
 struct Giver {
     session: Session,
     replica: Replica,
@@ -57,8 +67,8 @@ struct Giver {
     started: Instant,
 }
 
-/// Fetches a snapshot and makes a replica of it. `identity` has a birth that was never used; `old` is what this member
-/// had before: what it wrote and the giver lacks is written again.
+/// Fetches a snapshot and makes a replica of it. `identity` has a birth that was never used. `old` is this member's state
+/// before: its own writes that the giver lacks are written again.
 ///
 /// # Errors
 /// When the giver cannot be reached or gives nothing usable; another may.
@@ -119,7 +129,7 @@ impl Giver {
     }
 
     async fn chunk(&mut self, after: Option<Place>) -> Result<SnapshotChunk, FetchError> {
-        // The giver answers only whom it knows; so it must have said who it is.
+        // The giver answers requests only after both sides have greeted.
         while self.session.peer().is_none() {
             self.receive().await?;
         }
@@ -132,7 +142,7 @@ impl Giver {
         }
     }
 
-    /// Takes one message; a chunk if it was one.
+    /// Receives one message. Returns its chunk, if it carries one.
     async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
         let frame = timeout(ANSWER_TIMEOUT, self.inbound.message()).await;
         let frame = frame.map_err(|_| FetchError::Lost("the peer does not answer".to_owned()))?;

@@ -1,4 +1,4 @@
-//! How a new data dir begins: with the first entry of its cluster, or with a snapshot of what the others have.
+//! How a new data dir begins: with the first entry of its cluster, or with a snapshot of another member's state.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::dial::{Backoff, Dialer};
-use super::events::Troubles;
-use super::fetch::fetch;
+use super::fetch::{Source, fetch};
+use super::troubles::Troubles;
 use crate::config::Config;
 use crate::node::identity::{self, Founded};
 
@@ -19,9 +19,9 @@ const MEET_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What a new data dir begins with.
 pub enum Beginning {
-    /// The first entry of a cluster, which all its members make alike.
+    /// The first entry of a cluster; all its members make the same one.
     Genesis(Genesis),
-    /// What a member has.
+    /// The state of another member.
     Snapshot(Box<Installed>),
 }
 
@@ -30,16 +30,7 @@ pub enum Beginning {
 #[error("the member has been permanently removed from the cluster")]
 pub struct Removed;
 
-/// Who can give a snapshot.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Source {
-    /// The member.
-    pub member: ReplicaId,
-    /// Where it is reached.
-    pub peer_urls: Vec<String>,
-}
-
-/// The member that asks, as far as it says who it is.
+/// The member that asks: by its id or, if it gives none, by its peer URLs.
 pub(crate) fn find_asker(members: &[Member], request: &MeetRequest) -> Option<ReplicaId> {
     if request.member_id != 0 {
         return Some(ReplicaId::new(request.member_id));
@@ -57,7 +48,7 @@ fn same_urls(a: &[String], b: &[String]) -> bool {
     sorted(a) == sorted(b)
 }
 
-/// A member as [`MeetResponse`] tells it.
+/// Encodes a member for [`MeetResponse`].
 pub(crate) fn to_wire(member: &Member) -> wire::Member {
     wire::Member {
         id: member.id.get(),
@@ -78,7 +69,7 @@ pub fn founded(config: &Config) -> anyhow::Result<Founded> {
         .context("derive the member id")
 }
 
-/// What is told to others before this member has begun.
+/// The answer to [`MeetRequest`] before this member has begun.
 pub fn starting(founded: &Founded) -> MeetResponse {
     let member = |founder: &Founder| wire::Member {
         id: founder.id.get(),
@@ -95,8 +86,8 @@ pub fn starting(founded: &Founded) -> MeetResponse {
     }
 }
 
-/// Finds out with what a new data dir begins. A single member begins at once; one of several looks for the others
-/// first, since what they have may have to come before anything that is written here.
+/// Finds out with what a new data dir begins. A single member begins at once. One of several looks for the others first:
+/// where they have gone on, their state must come before any write here.
 ///
 /// # Errors
 /// When this member was removed, or a running cluster that is to be joined does not know it.
@@ -118,7 +109,7 @@ pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyho
     };
     let mut backoff = Backoff::new();
     tracing::info!(peers = others.len(), "looking for the other members");
-    // Once it is known that they have gone on, beginning without them would only make work for later.
+    // Whether the others have gone on. If so, this member waits for a snapshot, even after the timeout.
     let mut gone_on = false;
     let mut troubles = Troubles::default();
     loop {
@@ -160,7 +151,7 @@ enum Weighed {
     Stranger,
     /// The member is as new as this one.
     New,
-    /// The member has gone on, perhaps without this one: what it has must come first.
+    /// The member has gone on, perhaps without this one, so its state must come first.
     GoneOn,
 }
 
@@ -202,11 +193,11 @@ async fn take(
                 revision = installed.replica.revision().get(),
                 "fetched what the peer has"
             );
-            for report in &installed.given_up {
+            for merge in &installed.given_up {
                 tracing::warn!(
-                    key = %String::from_utf8_lossy(&report.key),
-                    rule = ?report.rule,
-                    "given-up" = ?report.given_up,
+                    key = %String::from_utf8_lossy(&merge.key),
+                    rule = ?merge.rule,
+                    "given-up" = ?merge.given_up,
                     "a write from before the loss gave something up"
                 );
             }
@@ -231,10 +222,10 @@ async fn take(
     }
 }
 
-/// Begins anew, under a new birth, from what the other members have: until one of them gives it.
+/// Begins anew, under a new birth, from another member's state. Asks until one of them gives it.
 ///
 /// # Errors
-/// When there is nobody to ask, or no randomness for a birth.
+/// When there is no other member, or no randomness for a birth.
 pub async fn anew(old: &Replica, dialer: &Dialer) -> anyhow::Result<Box<Installed>> {
     let before = old.identity();
     let identity = Identity { birth: identity::draw_birth()?, ..before };
@@ -324,7 +315,7 @@ fn reasons(answers: &Answers<'_>) -> Vec<String> {
     answers.iter().filter_map(failed).collect()
 }
 
-/// Asks all at once.
+/// Asks all of them at once.
 async fn ask<'a>(dialer: &Dialer, others: &[&'a Founder], request: &MeetRequest) -> Answers<'a> {
     join_all(others.iter().map(|founder| async move {
         let meet = async {

@@ -1,8 +1,8 @@
-//! Who is dialled: every member with a larger id, for as long as it is a member at these URLs.
+//! Dials every member with a larger id, for as long as it is a member at these URLs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use eddy_crdt::{Member, ReplicaId};
 use eddy_proto::peer::Frame;
@@ -12,28 +12,32 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
 use super::dial::{self, Backoff};
-use super::session::{self, End, Link};
-use super::{FRAMES_WAITING, Halt, LASTED, Peers};
+use super::end::End;
+use super::peers::{Halt, Peers};
+use super::session::{self, FRAMES_WAITING, Link};
 
-/// A member that is dialled.
+/// After a session that lasted this long, the next attempt comes soon.
+const LASTED: Duration = Duration::from_secs(5);
+
+/// The dialling of one member.
 struct Line {
     peer_urls: Vec<String>,
-    /// No more attempts after the one that runs.
+    /// Lets the present attempt be the last.
     last: CancellationToken,
-    /// Ends that one too.
+    /// Ends the present attempt too.
     stop: CancellationToken,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 enum Called {
-    /// There was no stream, for this reason.
+    /// No stream came up, for this reason.
     NotReached(String),
-    /// There was one.
+    /// A session ran, and ended for this reason.
     Talked(End),
 }
 
 impl Peers {
-    /// Dials the members that are to be dialled, as the list of members changes, until the process stops.
+    /// Dials members as the list of members changes, until the process stops.
     pub(crate) async fn run(self: Arc<Self>) {
         self.tasks.spawn(Arc::clone(&self).heed());
         self.tasks.spawn(Arc::clone(&self).acknowledge_own());
@@ -54,7 +58,7 @@ impl Peers {
         }
     }
 
-    /// Starts and stops dialling according to the members.
+    /// Starts and stops dialling according to the list of members.
     fn follow(self: &Arc<Self>, members: &[Member], lines: &mut HashMap<ReplicaId, Line>) {
         let own = self.node.identity().replica;
         if members.iter().any(|member| member.id == own && member.removed) {
@@ -63,7 +67,7 @@ impl Peers {
         for member in members {
             let line = lines.get(&member.id);
             if member.removed {
-                // Its session ends by itself, once it has told the other side why.
+                // Its session ends by itself, once it has told the member why.
                 self.board.forget(member.id);
                 if let Some(line) = lines.remove(&member.id) {
                     line.last.cancel();

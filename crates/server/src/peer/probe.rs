@@ -1,7 +1,7 @@
-//! Whether this replica is still a member, asked of those who would dial it.
+//! Asks members whether this replica is still one of them.
 //!
-//! Whoever was removed while it was away is dialled by nobody: it would wait for ever, and take writes that never get
-//! anywhere. So it asks the members that do not dial it although they should.
+//! No member dials a replica that was removed while it was away. It would wait for ever, and take writes that reach no
+//! other replica. So it asks the members that should dial it and do not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use eddy_proto::peer::MeetRequest;
 use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::{Halt, Peers};
+use super::peers::{Halt, Peers};
 
-/// How often members that do not dial are asked: as often as they would dial.
+/// How often members that do not dial are asked: about as often as they would dial.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 
-/// How long to rest where all do, or there are none: an idle replica hardly wakes.
+/// How long to rest while all members dial, so that an idle replica hardly wakes.
 const REST: Duration = Duration::from_secs(15);
 
 /// How long an answer may take.
@@ -48,7 +48,7 @@ impl Peers {
         }
     }
 
-    /// Whether that member knows that this replica was removed. One that cannot be reached knows nothing.
+    /// Whether that member says that this replica was removed. False when it cannot be reached.
     async fn is_removed_at(&self, member: &Member) -> bool {
         let identity = self.node.identity();
         let request = MeetRequest {

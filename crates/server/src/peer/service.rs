@@ -1,4 +1,4 @@
-//! What a peer can ask over gRPC: a stream, or who this member is.
+//! The gRPC service for peers: opening a stream, and asking who this member is.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -12,26 +12,29 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{FRAME_BYTES_MAX, FRAMES_WAITING, Link, Peers};
+use super::dial::FRAME_BYTES_MAX;
+use super::join;
+use super::peers::Peers;
+use super::session::{FRAMES_WAITING, Link};
 
 /// The TCP address of a peer that calls, an extension of its requests; `None` on a unix socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller(pub Option<SocketAddr>);
 
-/// The place that peers find before and after the node has opened.
+/// What peers are served before and after the node has opened.
 pub struct Station {
-    /// What is told of a member whose node has not opened.
+    /// The answer to `Meet` before the node has opened.
     starting: MeetResponse,
     peers: OnceLock<Arc<Peers>>,
 }
 
 impl Station {
-    /// A station that tells `starting` until it is opened.
+    /// A station that answers `starting` until it is opened.
     pub fn new(starting: MeetResponse) -> Arc<Station> {
         Arc::new(Station { starting: MeetResponse { starting: true, ..starting }, peers: OnceLock::new() })
     }
 
-    /// Takes streams from now on.
+    /// Accepts streams from now on.
     pub fn open(&self, peers: Arc<Peers>) {
         if self.peers.set(peers).is_err() {
             tracing::error!("peers were being served already");
@@ -70,5 +73,23 @@ impl PeerApi for PeerService {
             None => self.0.starting.clone(),
         };
         Ok(Response::new(response))
+    }
+}
+
+impl Peers {
+    /// Answers a member that starts: who this member is, and what it knows of the asker.
+    pub(crate) fn meet(&self, request: &MeetRequest) -> MeetResponse {
+        let identity = self.node.identity();
+        let members = self.node.members();
+        let asker = join::find_asker(&members, request);
+        self.node.look(|replica| MeetResponse {
+            cluster_id: identity.cluster.get(),
+            member_id: identity.replica.get(),
+            starting: false,
+            members: members.iter().filter(|member| !member.removed).map(join::to_wire).collect(),
+            knows_asker: asker.is_some_and(|asker| replica.vector().iter().any(|dot| dot.origin.replica == asker)),
+            has_settled: replica.floor().iter().any(|dot| dot.origin.replica.get() != 0),
+            removed_asker: asker.is_some_and(|id| members.iter().any(|member| member.id == id && member.removed)),
+        })
     }
 }

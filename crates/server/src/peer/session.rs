@@ -1,7 +1,7 @@
-//! One stream with one peer: what comes is given to the replica's protocol, and what that wants sent is sent.
+//! One stream with one peer: gives received messages to the replica's protocol, and sends the messages that it asks for.
 //!
-//! Reading stops while an input waits to be applied, and nothing new is made to be sent while the last batch waits for
-//! the network; so a fast peer is held back by this replica, and a slow one costs only its own stream.
+//! Reading stops while an input waits to be applied. No new messages are made while the last batch waits for the network.
+//! So a peer that is too fast waits for this replica, and a slow peer costs only its own stream.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,29 +21,34 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use super::board::Seat;
-use super::{Halt, Peers};
+use super::board::{Seat, SharedSession};
+use super::end::End;
+use super::peers::{Halt, Peers};
 use crate::logging;
-use crate::node::peering::{Durable, Taker};
+use crate::node::peering::Durable;
+use crate::node::sessions::Taker;
 use crate::node::{Handle, NodeError};
 
-/// How long a peer may take to say who it is.
+/// How long a peer may take to greet.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// About how many bytes of entries one look at the replica takes; bounds how long writes wait for it.
+/// About how many bytes of entries one look at the replica collects. Bounds how long writes wait for it.
 const POLL_BYTES: usize = 256 << 10;
 
-/// About how much one chunk of a snapshot carries, bytes.
+/// About how many bytes one chunk of a snapshot carries.
 const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 
-/// While so many answers wait for the network, nothing more is read. Far above what a peer that reads can cause.
+/// While this many messages wait for the network, no more are read. A peer that reads never causes so many.
 const ANSWERS_MAX: usize = 4096;
 
-/// How soon to look whether there is something to acknowledge, or to forward, where there is nothing to send.
+/// How soon the session looks for something to acknowledge or to forward, when there is nothing urgent to send.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long the last words may take to get across.
+/// How long the other side may take to read why the session ends.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Frames that wait for the network in one direction of a stream.
+pub(super) const FRAMES_WAITING: usize = 4;
 
 /// Both directions of a stream.
 pub(crate) struct Link {
@@ -51,33 +56,23 @@ pub(crate) struct Link {
     pub(crate) outbound: mpsc::Sender<Bytes>,
 }
 
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
-    /// The process stops, the peer was removed, or another session took its place.
-    #[error("stopped")]
-    Stopped,
-    /// The peer closed the stream, or the network did.
-    #[error("the connection was lost: {0}")]
-    Lost(String),
-    /// The peer closed the stream in order.
-    #[error("the peer closed the connection")]
-    Closed,
-    /// It did not say who it is.
-    #[error("the peer does not greet")]
-    Silent,
-    /// The protocol ended it.
-    #[error(transparent)]
-    Protocol(#[from] SyncError),
-    /// This replica takes nothing now.
-    #[error("this replica: {0}")]
-    Node(#[from] NodeError),
-}
-
-/// A session's protocol state, which the admin API looks at too.
-pub(crate) type SharedSession = Arc<Mutex<Session>>;
-
 type Applying = Pin<Box<dyn Future<Output = Result<bool, NodeError>> + Send>>;
+
+impl Peers {
+    /// Serves a stream that a peer opened.
+    pub(crate) fn accept(self: &Arc<Self>, link: Link, remote: String) {
+        let peers = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let stop = peers.stop.child_token();
+            let (peer, end) = talk(&peers, link, None, stop).await;
+            match (peer, &end) {
+                (_, End::Stopped) => {}
+                (Some(peer), end) if peers.is_member(peer) => peers.ended(peer, end),
+                (_, end) => peers.stranger(&remote, &end.to_string()),
+            }
+        });
+    }
+}
 
 struct Talk<'a> {
     peers: &'a Arc<Peers>,
@@ -85,13 +80,13 @@ struct Talk<'a> {
     seat: Option<Seat>,
     outbox: VecDeque<Bytes>,
     inputs: VecDeque<Input>,
-    /// That the peer takes entries, while it does.
+    /// `Some` while the peer takes entries.
     taking: Option<Taker>,
-    /// Places behind which the peer wants a chunk of a snapshot, once what came before is applied.
+    /// Places behind which the peer wants a chunk of a snapshot. They are answered once earlier inputs are applied.
     chunks: VecDeque<Option<Place>>,
-    /// That the peer reads a snapshot, once it does.
+    /// `Some` once the peer reads a snapshot.
     reading: Option<Reading>,
-    /// What was counted already.
+    /// The counts that are in the metrics already.
     tally: SessionTally,
     /// When the peer must have greeted.
     greeting_deadline: Instant,
@@ -102,7 +97,7 @@ struct Talk<'a> {
     stop: CancellationToken,
 }
 
-/// Talks until the stream ends.
+/// Runs a session until its stream ends. Returns the peer, if it greeted, and why the session ended.
 pub(crate) async fn talk(
     peers: &Arc<Peers>,
     link: Link,
@@ -147,14 +142,14 @@ pub(crate) async fn talk(
     let peer = talk.session.lock().peer();
     if let Some(seat) = &talk.seat {
         let vector = Arc::clone(&peers.node.durable().borrow().vector);
-        let report = peers.node.look(|replica| talk.session.lock().report(replica, &vector));
-        peers.board.stand_up(seat, report);
+        let status = peers.node.look(|replica| talk.session.lock().report(replica, &vector));
+        peers.board.stand_up(seat, status);
     }
     (peer, end)
 }
 
-/// Tells the other side why the session ends. A stream that is dropped takes what is on its way with it, so the other side
-/// is to close it.
+/// Tells the other side why the session ends, and waits until it closes the stream. A stream that is dropped loses the
+/// messages on their way.
 async fn farewell(peers: &Peers, refusal: &Message, mut inbound: Streaming<Frame>, outbound: mpsc::Sender<Bytes>) {
     let told = async {
         if outbound.send(refusal.encode()).await.is_ok() {
@@ -168,15 +163,8 @@ async fn farewell(peers: &Peers, refusal: &Message, mut inbound: Streaming<Frame
     }
 }
 
-impl End {
-    /// Whether the peer sent what none may send.
-    pub(super) fn is_fault_of_peer(&self) -> bool {
-        matches!(self, Self::Protocol(SyncError::Garbage(_) | SyncError::Unexpected(_) | SyncError::Fork(_)))
-    }
-}
-
 impl Talk<'_> {
-    /// Reads, applies and sends in turn until there is a reason to end.
+    /// Reads, applies and sends until there is a reason to end.
     async fn run(
         &mut self,
         inbound: &mut Streaming<Frame>,
@@ -205,7 +193,7 @@ impl Talk<'_> {
                         permit.send(message);
                     }
                     if self.outbox.is_empty() {
-                        // What could not be sent so far.
+                        // Messages that could not be made while the outbox was full.
                         self.look_soon(&durable);
                     }
                 }
@@ -231,7 +219,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Answers the oldest wish for a chunk of a snapshot.
+    /// Answers the oldest request for a chunk of a snapshot.
     fn answer_chunk(&mut self, durable: &latest::Receiver<Durable>) {
         let Some(after) = self.chunks.pop_front() else { return };
         let vector = Arc::clone(&durable.borrow().vector);
@@ -240,7 +228,7 @@ impl Talk<'_> {
         self.outbox.push_back(Message::SnapshotChunk(chunk.encode()).encode());
     }
 
-    /// The replica refused something of an input: drops what came after it, and asks the peer for everything again.
+    /// After the replica refused something of an input: drops the inputs behind it, and asks the peer to send again.
     fn ask_again(&mut self) {
         self.inputs.retain(|input| matches!(input, Input::Offer { .. }));
         let node = &self.peers.node;
@@ -248,7 +236,7 @@ impl Talk<'_> {
         self.outbox.extend(again.map(|message| message.encode()));
     }
 
-    /// Something happened: the next look is due as soon as one may follow the last.
+    /// Has the next look come as soon as one may follow the last.
     fn look_soon(&mut self, durable: &latest::Receiver<Durable>) {
         self.next_look = self.next_look.min(self.last_look + self.patience(durable));
     }
@@ -262,7 +250,7 @@ impl Talk<'_> {
         let on_disk = durable.borrow_and_update().clone();
         let bytes = self.poll(&on_disk)?;
         self.next_look = if bytes >= POLL_BYTES {
-            // More is waiting than one look takes.
+            // There is more to send than one look collects.
             self.last_look
         } else {
             let earliest = self.last_look + self.peers.sync_interval;
@@ -290,7 +278,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Asks what there is to do; tells about how many bytes there are to send.
+    /// Asks the protocol for messages. Returns about how many bytes there are to send.
     fn poll(&mut self, durable: &Durable) -> Result<usize, End> {
         let now = self.peers.node.now();
         let turn = self.peers.node.look(|replica| {
@@ -302,14 +290,14 @@ impl Talk<'_> {
         Ok(self.outbox.iter().map(Bytes::len).sum())
     }
 
-    /// How long after one look at what there is to send the next is due.
+    /// How long after one look the next is due.
     fn patience(&self, durable: &latest::Receiver<Durable>) -> Duration {
         let (own, on_disk) = (self.peers.node.identity().origin(), durable.borrow());
         let is_urgent = self.session.lock().is_urgent(own, on_disk.offered, &on_disk.vector);
         if is_urgent { self.peers.sync_interval } else { self.peers.sync_interval.max(LOOK_AGAIN) }
     }
 
-    /// When the session wants to be asked again although nothing happens.
+    /// When the protocol wants to be asked again although nothing happens.
     fn due(&self) -> Option<Instant> {
         let due_ms = self.session.lock().next_ms()?;
         Some(Instant::now() + Duration::from_millis(due_ms.saturating_sub(self.peers.node.now().mono_ms)))
@@ -338,8 +326,8 @@ impl Talk<'_> {
         }
     }
 
-    /// Has entries marked as offered exactly while the peer takes any: before the first may be sent, what is on disk has
-    /// to be marked; and while the peer does not acknowledge what it was sent, more is not promised to it.
+    /// Has entries marked as offered exactly while the peer takes entries. The mark must be on disk before the first entry is
+    /// sent. A peer that does not acknowledge is promised no more entries.
     fn offer(&mut self) {
         let takes = self.session.lock().takes_entries();
         if takes && self.taking.is_none() {
@@ -358,7 +346,7 @@ impl Talk<'_> {
     }
 }
 
-/// That a peer reads a snapshot: nothing is settled until the last of them has ended.
+/// Counts a peer that reads a snapshot. Nothing is settled until the last such peer has ended.
 struct Reading(Option<Arc<Peers>>);
 
 impl Reading {
@@ -367,13 +355,13 @@ impl Reading {
         Self(Some(Arc::clone(peers)))
     }
 
-    /// The node, when this was the last.
+    /// Stops counting; returns the node if this was the last such peer.
     fn leave(&mut self) -> Option<Handle> {
         let peers = self.0.take()?;
         (peers.readers.fetch_sub(1, Ordering::AcqRel) == 1).then(|| peers.node.clone())
     }
 
-    /// The stream is over: the peer has read all, or will begin again.
+    /// Ends the reading with the stream: the peer has read all, or will begin again.
     async fn end(mut self) {
         if let Some(node) = self.leave()
             && let Err(error) = node.hand_on(Input::Release).await
@@ -389,7 +377,7 @@ impl Drop for Reading {
     }
 }
 
-/// What a broken stream says of itself, without gRPC's wrapping where there is a cause.
+/// Why a stream broke: the cause, or gRPC's text where there is none.
 fn reason(status: &tonic::Status) -> String {
     match std::error::Error::source(status) {
         Some(source) => logging::chain(source),

@@ -1,17 +1,17 @@
-//! How this replica and its peers stand, and what was merged of late, in the admin API's words.
+//! The status of this replica and of its peers, and its recent merges, as the admin API's messages.
 
 use eddy_crdt::sync::{Equality, PeerStatus};
 use eddy_crdt::{ReplicaId, Rule, VersionVector};
 use eddy_proto::admin as pb;
 
-use super::Peers;
+use super::peers::Peers;
 use crate::metrics::{Metrics, PEER_ALARM_KINDS};
 use crate::node::alarm::alarm_text;
 
-/// How many bytes of entries are weighed at most to tell how far a peer is behind.
+/// How many bytes of entries are counted at most to tell how far a peer is behind.
 const WEIGHED_BYTES: usize = 16 << 20;
 
-/// A rule's name.
+/// The name of a rule of merging, in metrics and in the admin API.
 pub(crate) fn rule_name(rule: &Rule) -> &'static str {
     match rule {
         Rule::DeletedIncarnation => "deleted-incarnation",
@@ -33,20 +33,20 @@ fn dot(dot: eddy_crdt::Dot) -> pb::Dot {
     pb::Dot { member_id: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
 }
 
-/// What is wrong with a member that etcd has no alarm for. It is seen from here only, and stops nothing.
+/// An alarm about a member that etcd does not have. Only this replica sees it, and it stops no writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// Its clock is so many milliseconds ahead of ours.
+    /// Its clock is this many milliseconds ahead of ours.
     Clock { member: u64, ahead_ms: i64 },
-    /// So many of the entries that it sent do not depend on what all members have.
+    /// It sent this many entries that do not depend on the floor.
     BelowFloor { member: u64, entries: u64 },
-    /// There is no connection to it, and nothing settles before it has so many entries; how long nothing came from it,
-    /// milliseconds, if anything ever did.
+    /// There is no connection to it, and nothing settles until it has this many entries. `silent_ms`: since when no message
+    /// came from it, if any ever did.
     Away { member: u64, entries: u64, silent_ms: Option<u64> },
 }
 
 impl Trouble {
-    /// As etcd words its alarms.
+    /// The text of the alarm, in the form of etcd's.
     fn text(&self) -> String {
         match *self {
             Self::Clock { member, ahead_ms } => {
@@ -79,7 +79,7 @@ impl Trouble {
 }
 
 impl Peers {
-    /// What is wrong with which members.
+    /// The alarms about these peers.
     fn alarms(&self, peers: &[pb::PeerStatus]) -> Vec<Trouble> {
         let tolerance_ms = self.exchange.tuning().clock_tolerance_ms;
         let board = self.board.snapshot();
@@ -88,7 +88,7 @@ impl Peers {
             let member = peer.member_id;
             let known = board.get(&ReplicaId::new(member));
             let dated_ms = || known?.dated_ahead_ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX));
-            // Where the clocks were compared, that says more than how an entry was dated once.
+            // A comparison of the clocks says more than the date of one entry.
             let ahead_ms = peer.clock_ahead_ms.or_else(dated_ms);
             if let Some(ahead_ms) = ahead_ms.filter(|ms| ms.unsigned_abs() > tolerance_ms) {
                 troubles.push(Trouble::Clock { member, ahead_ms });
@@ -104,7 +104,7 @@ impl Peers {
         troubles
     }
 
-    /// How this replica and its peers stand.
+    /// The status of this replica and of its peers.
     pub(crate) fn status(&self) -> pb::StatusResponse {
         let status = self.node.status();
         let durable = self.node.durable().borrow().clone();
@@ -146,19 +146,19 @@ impl Peers {
                     vector: acked.as_ref().map(dots).unwrap_or_default(),
                     ..pb::PeerStatus::default()
                 };
-                let report = known.and_then(|known| {
+                let last = known.and_then(|known| {
                     let live = known
                         .session()
                         .map(|session| self.node.look(|replica| session.lock().report(replica, &durable.vector)));
-                    live.or_else(|| known.last_report.clone())
+                    live.or_else(|| known.last_status.clone())
                 });
-                if let Some(report) = &report {
-                    fill(&mut status, report);
+                if let Some(last) = &last {
+                    fill(&mut status, last);
                 }
                 let acked = acked.unwrap_or_default();
-                let mut has = report.map(|report| report.vector).unwrap_or_default();
+                let mut has = last.map(|last| last.vector).unwrap_or_default();
                 has.merge(&acked);
-                // Counted anew: a report from a session that ended does not know what was written since.
+                // Counted anew: the status of a session that ended does not know what was written since.
                 status.entries_behind = missing(&durable.vector, &has);
                 status.bytes_behind = self.node.look(|replica| {
                     let lacking =
@@ -171,7 +171,7 @@ impl Peers {
                     status.error = known.error.clone().unwrap_or_default();
                     status.first_difference = known.difference.clone().unwrap_or_default();
                 }
-                // One that is away holds settling back when it lacks what is here.
+                // A peer that is away holds settling back while it lacks entries.
                 status.holds_back = !status.connected && status.entries_behind > 0;
                 status
             })
@@ -182,18 +182,18 @@ impl Peers {
     pub(crate) fn merges(&self, limit: usize) -> pb::MergesResponse {
         let limit = if limit == 0 { usize::MAX } else { limit };
         let merges = self.node.look(|replica| {
-            let mut reports: Vec<_> = replica.recent_merges().cloned().collect();
-            reports.reverse();
-            reports.truncate(limit);
-            reports
+            let mut merges: Vec<_> = replica.recent_merges().cloned().collect();
+            merges.reverse();
+            merges.truncate(limit);
+            merges
         });
         let merges = merges
             .into_iter()
-            .map(|report| pb::Merge {
-                key: report.key,
-                rule: rule_name(&report.rule).to_owned(),
-                revision: report.revision.map_or(0, |revision| revision.get()),
-                given_up: report
+            .map(|merge| pb::Merge {
+                key: merge.key,
+                rule: rule_name(&merge.rule).to_owned(),
+                revision: merge.revision.map_or(0, |revision| revision.get()),
+                given_up: merge
                     .given_up
                     .into_iter()
                     .map(|given| pb::GivenUp { version: Some(dot(given.dot)), what: given.what })
@@ -203,7 +203,7 @@ impl Peers {
         pb::MergesResponse { merges }
     }
 
-    /// Sets the gauges about peers; to be called before they are read.
+    /// Sets the gauges about peers. Called before they are read.
     pub(crate) fn refresh(&self, metrics: &Metrics) {
         let peers = self.peer_statuses();
         let troubles = self.alarms(&peers);
@@ -229,10 +229,10 @@ fn missing(of: &VersionVector, from: &VersionVector) -> u64 {
     of.iter().map(|dot| dot.seq.saturating_sub(from.get(dot.origin))).sum()
 }
 
-fn fill(status: &mut pb::PeerStatus, report: &PeerStatus) {
-    status.clock_ahead_ms = report.clock_ahead_ms;
-    status.round_trip_us = report.round_trip_ms.map(|ms| ms * 1000);
-    let equality = match &report.equality {
+fn fill(status: &mut pb::PeerStatus, seen: &PeerStatus) {
+    status.clock_ahead_ms = seen.clock_ahead_ms;
+    status.round_trip_us = seen.round_trip_ms.map(|ms| ms * 1000);
+    let equality = match &seen.equality {
         Equality::Unknown => pb::Equality::Unknown,
         Equality::Equal => pb::Equality::Equal,
         Equality::Different(place) => {
@@ -243,8 +243,8 @@ fn fill(status: &mut pb::PeerStatus, report: &PeerStatus) {
         }
     };
     status.equality = equality.into();
-    if !report.vector.is_empty() {
-        status.vector = dots(&report.vector);
+    if !seen.vector.is_empty() {
+        status.vector = dots(&seen.vector);
     }
 }
 

@@ -12,11 +12,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::TlsError;
+use super::error::TlsError;
 
-/// A certificate and its key. etcd reads both files for every handshake; here a handshake looks at their times and
-/// sizes, and reads them when one changed. While they can't be read (half-written by a rotation) the last good pair
-/// goes on being used.
+/// A certificate and its key. etcd reads both files for every handshake. eddy compares their times and sizes, and reads
+/// them when one changed. While they can't be read, as in the middle of a rotation, the last good pair stays in use.
 #[derive(Debug)]
 pub struct ReloadingCert {
     cert_file: PathBuf,

@@ -1,4 +1,4 @@
-//! This process as a TLS client: what it shows to the peers it dials, and what it wants of them.
+//! This process as a TLS client of its peers: the certificate it shows, and the certificates it trusts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,12 +12,14 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use super::certs::{ReloadingCert, read_certs};
-use super::{Side, TlsError, self_signed, suites, versions};
+use super::error::TlsError;
+use super::rules::{Side, suites, versions};
+use super::self_signed;
 use crate::config::{Config, TlsFiles};
 
-/// The client side towards peers: shows the certificate of `--peer-client-cert-file`, or else that of
-/// `--peer-cert-file`, and trusts `--peer-trusted-ca-file`. With a generated certificate (`--peer-auto-tls`) it trusts
-/// any, as etcd does: then TLS hides what is said, and does not tell to whom.
+/// The client side towards peers. Shows the certificate of `--peer-client-cert-file` or else `--peer-cert-file`, and trusts
+/// `--peer-trusted-ca-file`. With a generated certificate (`--peer-auto-tls`) it trusts any certificate, as etcd does: TLS
+/// encrypts then, and does not authenticate.
 ///
 /// # Errors
 /// Files that are missing, unreadable, damaged or do not fit together.
@@ -34,7 +36,7 @@ pub fn peer_client_config(config: &Config) -> Result<Arc<ClientConfig>, TlsError
         let invalid = |reason: String| TlsError::Parse { path: path.clone(), reason };
         let mut roots = RootCertStore::empty();
         if path.as_os_str().is_empty() {
-            // Nothing is trusted then, and each dial says so.
+            // No certificate is trusted then, and each dial says so.
             return Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()));
         }
         for cert in read_certs(path)? {
@@ -71,7 +73,7 @@ fn pair(config: &Config, files: &TlsFiles, generated: bool) -> Result<Option<Pai
     Ok((!files.is_empty()).then(|| (files.cert_file.clone(), files.key_file.clone())))
 }
 
-/// Always shows its certificate, whichever authorities the server names.
+/// Shows its certificate whichever authorities the server names.
 #[derive(Debug)]
 struct Shown(ReloadingCert);
 
@@ -85,7 +87,7 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-/// Trusts any certificate whose key the server has.
+/// Trusts any certificate, if the server has its key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! Client certificates: signed by the trusted CA, not revoked, of an allowed name.
+//! Checks of client certificates: signed by the trusted CA, not revoked, of an allowed name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use rustls::{
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use super::certs::{read, read_certs};
-use super::{TlsError, TlsFiles};
+use super::error::TlsError;
+use crate::config::TlsFiles;
 
-/// The usual check against a CA, and then etcd's.
+/// The usual check against a CA, followed by etcd's checks.
 #[derive(Debug)]
 pub(super) struct Verifier {
     webpki: Arc<dyn ClientCertVerifier>,
@@ -86,7 +87,7 @@ impl ClientCertVerifier for Verifier {
             return Err(other("client certificate authentication failed"));
         }
         if let Some(path) = &self.crl_file {
-            // Read for every handshake, as etcd does: a list that can't be read lets nobody in.
+            // Read for every handshake, as in etcd. A list that can't be read refuses all clients.
             let revoked = revoked_serials(path).map_err(|err| other(err.to_string()))?;
             for cert in std::iter::once(end_entity).chain(intermediates) {
                 if revoked.contains(&parse(cert)?.serial.to_bytes_be()) {
@@ -127,7 +128,7 @@ fn parse<'a>(cert: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Error>
     }
 }
 
-/// The serial numbers in a revocation list. Like etcd, by number alone; etcd takes DER only, PEM is an extra.
+/// The serial numbers in a revocation list. As in etcd, the number alone counts. etcd takes DER only; PEM is an extra.
 fn revoked_serials(path: &Path) -> Result<Vec<Vec<u8>>, TlsError> {
     let invalid = |reason: String| TlsError::Parse { path: path.to_owned(), reason };
     let bytes = read(path)?;

@@ -1,5 +1,6 @@
-//! Whether a client certificate is for the host that shows it: etcd's check for peers. A certificate that names hosts is
-//! good only from one of them; `--peer-skip-client-san-verification` leaves it out, for peers behind address translation.
+//! Checks that a client certificate is for the host that shows it: etcd's check for peers. A certificate that names hosts
+//! is good only from one of them. `--peer-skip-client-san-verification` leaves the check out, for peers behind address
+//! translation.
 
 use std::net::IpAddr;
 
@@ -7,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Why a certificate is not taken from an address.
+/// Why a certificate is refused from an address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SanError {
     /// Its names cannot be read.
@@ -16,14 +17,14 @@ pub(crate) enum SanError {
     /// It names other hosts.
     #[error("the certificate is for {names}, not for {address}")]
     Elsewhere {
-        /// The hosts, with commas.
+        /// The hosts, separated by commas.
         names: String,
-        /// Where it was shown.
+        /// The address that showed it.
         address: IpAddr,
     },
 }
 
-/// What a certificate names.
+/// The names in a certificate.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Hosts {
     addresses: Vec<IpAddr>,
@@ -47,8 +48,8 @@ fn hosts(cert: &CertificateDer<'_>) -> Option<Hosts> {
     Some(hosts)
 }
 
-/// Whether the certificate may be shown from that address. One that names no hosts may from everywhere, and one with a
-/// wildcard too: there is no looking that up.
+/// Checks that the certificate may be shown from that address. A certificate that names no hosts, or a wildcard, may be
+/// shown from everywhere: a wildcard cannot be looked up.
 ///
 /// # Errors
 /// When it names other hosts.

@@ -12,11 +12,11 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-use super::TlsError;
+use super::error::TlsError;
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Paths of certificate and key in `dir`; makes both if one is not there.
+/// Returns the paths of certificate and key in `dir`. Makes both if one is missing.
 pub(super) fn ensure(dir: &Path, hosts: &[&str], years: u64) -> Result<(PathBuf, PathBuf), TlsError> {
     let (cert_file, key_file) = (dir.join("cert.pem"), dir.join("key.pem"));
     if cert_file.exists() && key_file.exists() {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use eddy_server::cli::{self, Action, Notice};
 use eddy_server::config::Config;
-use eddy_server::config::flags::{Effect, FLAGS, Flag, Kind};
+use eddy_server::config::flags::{self, Effect, FLAGS, Flag, Kind};
 
 /// All that etcd 3.7.3 lists, in the order of its sources.
 const ETCD: &str = "data-dir wal-dir listen-peer-urls listen-client-urls listen-client-http-urls listen-metrics-urls \
@@ -61,7 +61,7 @@ fn every_flag_of_etcd_is_in_the_table_once() {
     let etcd: BTreeSet<&str> = ETCD.split_whitespace().chain(OWN).collect();
     assert_eq!(names(Flag::is_listed), etcd);
     let removed = names(|flag| !flag.is_listed());
-    assert!(removed.iter().all(|name| Flag::by_name(name).is_some_and(|f| matches!(f.effect, Effect::Warns(_)))));
+    assert!(removed.iter().all(|name| flags::by_name(name).is_some_and(|f| matches!(f.effect, Effect::Warns(_)))));
     let count = |of: fn(&Flag) -> bool| names(of).len();
     let works = count(|flag| flag.effect == Effect::Works);
     let warns = count(|flag| matches!(flag.effect, Effect::Warns(_)));

@@ -1,133 +1,15 @@
-//! The table of etcd 3.7.3's flags: one row each, with how its value reaches the [`Config`].
+//! The table of etcd 3.7.3's flags: one row each.
 
-use super::{Effect, Flag, Kind, to_bool, to_path};
-use crate::config::url::Url;
-use crate::config::value::{ValueError, parse_bool, parse_duration, parse_int, parse_list, parse_set, parse_uint};
-use crate::config::{Config, gates};
-
-// Shorthands that make the table readable.
-type Set = fn(&mut Config, &str) -> Result<(), ValueError>;
-
-const fn text(section: &'static str, name: &'static str, default: &'static str, help: &'static str, set: Set) -> Flag {
-    Flag { name, section, default, help, kind: Kind::Text, effect: Effect::Works, in_file: true, set }
-}
-
-const fn boolean(
-    section: &'static str,
-    name: &'static str,
-    default: &'static str,
-    help: &'static str,
-    set: Set,
-) -> Flag {
-    Flag { kind: Kind::Bool, ..text(section, name, default, help, set) }
-}
-
-const fn duration(
-    section: &'static str,
-    name: &'static str,
-    default: &'static str,
-    help: &'static str,
-    set: Set,
-) -> Flag {
-    Flag { kind: Kind::Duration, ..text(section, name, default, help, set) }
-}
-
-impl Flag {
-    /// Not a top-level key of the configuration file: nested there, or absent.
-    const fn flag_only(self) -> Flag {
-        Flag { in_file: false, ..self }
-    }
-
-    /// Does nothing, for this reason.
-    const fn warns(self, reason: &'static str) -> Flag {
-        Flag { effect: Effect::Warns(reason), ..self }
-    }
-
-    /// Keeps the process from starting, and tells this.
-    const fn refused(self, instead: &'static str) -> Flag {
-        Flag { effect: Effect::Refused(instead), ..self }
-    }
-}
-
-fn urls(target: &mut Vec<Url>, value: &str) -> Result<(), ValueError> {
-    // An empty list keeps the default, as in etcd.
-    if !value.is_empty() {
-        *target = Url::parse_list(value).map_err(|err| ValueError::new(err.to_string()))?;
-    }
-    Ok(())
-}
-
-fn to_text(target: &mut String, value: &str) -> Result<(), ValueError> {
-    value.clone_into(target);
-    Ok(())
-}
-
-fn to_u64(target: &mut u64, value: &str) -> Result<(), ValueError> {
-    *target = parse_uint(value, u64::MAX)?;
-    Ok(())
-}
-
-fn to_i64(target: &mut i64, value: &str) -> Result<(), ValueError> {
-    *target = parse_int(value)?;
-    Ok(())
-}
-
-fn to_duration(target: &mut std::time::Duration, value: &str) -> Result<(), ValueError> {
-    *target = parse_duration(value)?;
-    Ok(())
-}
-
-fn one_of(target: &mut String, value: &str, allowed: &[&str]) -> Result<(), ValueError> {
-    if !allowed.contains(&value) {
-        return Err(ValueError::new(format!("expected one of {}", allowed.join(", "))));
-    }
-    to_text(target, value)
-}
-
-// Values that are parsed, so that a typo is found, and then dropped.
-fn drop_text(_: &mut Config, _: &str) -> Result<(), ValueError> {
-    Ok(())
-}
-
-fn drop_bool(_: &mut Config, value: &str) -> Result<(), ValueError> {
-    parse_bool(value).map(drop)
-}
-
-fn drop_uint(_: &mut Config, value: &str) -> Result<(), ValueError> {
-    parse_uint(value, u64::MAX).map(drop)
-}
-
-fn drop_int(_: &mut Config, value: &str) -> Result<(), ValueError> {
-    parse_int(value).map(drop)
-}
-
-fn drop_duration(_: &mut Config, value: &str) -> Result<(), ValueError> {
-    parse_duration(value).map(drop)
-}
-
-fn v2_deprecation(_: &mut Config, value: &str) -> Result<(), ValueError> {
-    one_of(&mut String::new(), value, &["write-only", "write-only-skip-check", "write-only-drop-data", "gone"])
-}
-
-fn cors(config: &mut Config, value: &str) -> Result<(), ValueError> {
-    if value != "*" {
-        let urls = Url::parse_list(value).map_err(|err| ValueError::new(err.to_string()))?;
-        config.cors = urls.iter().map(Url::to_string).collect();
-    } else if !config.cors.iter().any(|origin| origin == "*") {
-        config.cors.push(value.to_owned());
-    }
-    Ok(())
-}
-
-fn streams(config: &mut Config, value: &str) -> Result<(), ValueError> {
-    let number = parse_uint(value, u64::from(u32::MAX))?;
-    config.max_concurrent_streams = u32::try_from(number).map_err(|_| ValueError::new("value out of range"))?;
-    Ok(())
-}
+use super::flag::{Flag, REMOVED, REPLICATION, boolean, duration, text};
+use super::setters::{
+    cors, drop_bool, drop_duration, drop_int, drop_text, drop_uint, one_of, streams, to_bool, to_duration, to_i64,
+    to_path, to_text, to_u64, urls, v2_deprecation,
+};
+use crate::config::gates;
+use crate::config::value::{parse_list, parse_set};
 
 const MEMBER: &str = "Member";
 const CLUSTERING: &str = "Clustering";
-pub(super) const REPLICATION: &str = "Replication (eddy's own)";
 const SECURITY: &str = "Security";
 const MONITORING: &str = "Profiling and monitoring";
 const LOGGING: &str = "Logging";
@@ -135,7 +17,6 @@ const FEATURES: &str = "Features";
 const UNSAFE: &str = "Unsafe";
 const NO_EFFECT: &str = "Taken without effect (a line at start says why)";
 const REFUSED: &str = "Refused";
-pub(super) const REMOVED: &str = "Removed from etcd";
 
 // Why flags do nothing.
 const NO_RAFT: &str = "eddy has no raft: no replica waits for another";

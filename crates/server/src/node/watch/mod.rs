@@ -11,8 +11,8 @@ use std::time::Duration;
 use eddy_crdt::{EventKind, KeyRange, Revision};
 use tokio::time::Instant;
 
-use super::Handle;
 use super::engine::Engine;
+use super::handle::Handle;
 use super::hub::{Filters, Mailbox, SharedEvent, Standing, Subscription, Watcher};
 
 mod catch_up;
