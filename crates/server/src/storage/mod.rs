@@ -21,11 +21,17 @@
 //! **How loss is told from a torn tail.** After a crash sled cuts its log at the first message that does not check
 //! out. If what is cut was never acknowledged that is right; if it was, it is loss. Each durable group therefore raises
 //! the mark, a small checksummed block in its own file that is written *after* the `fdatasync` and never synced itself.
-//! A crash of the process loses neither. A power loss may lose recent marks, so the mark may be older than the journal,
-//! never newer: a journal that ends below its mark has lost acknowledged data, and is refused. Before sled is allowed
-//! to repair anything, `scan` reads the part of the log that sled would repair and refuses damage below the mark, so that
-//! a refusal leaves the evidence in place. Everything else is covered by a checksum per page and by the number and
-//! the checksum sum of all live records, which change in the same atomic batch as the records.
+//! A crash of the process loses neither. A power loss may lose the marks of the last half minute, so the mark may be older
+//! than the journal, never newer. These losses are named, and the start is refused:
+//!
+//! - The journal ends below its mark: its last write, or a segment of the log's tail, is not there.
+//! - A segment header, or a message of the tail below the mark, does not check out. `scan` reads that before sled may repair
+//!   anything, so that a refusal leaves the evidence in place.
+//! - A page does not check out, or the live records are not those that the last batch counted: their number, bytes and
+//!   checksum sum change in the same batch. This holds for all that was acknowledged, however old the mark is.
+//!
+//! One loss cannot be told from a torn tail: writes at the end that the disk said were durable, lost together with the mark
+//! that named them. A cluster's other members tell it then.
 
 use std::collections::BTreeSet;
 use std::fmt;
