@@ -184,6 +184,13 @@ impl Health for NodeHealth {
         }
     }
 
+    fn restart_reason(&self) -> Option<String> {
+        match self.0.state() {
+            NodeState::WritesStopped { reason } => Some(reason.to_string()),
+            NodeState::Running | NodeState::WritesPaused { .. } => None,
+        }
+    }
+
     fn refresh(&self, metrics: &Metrics) {
         observe::refresh(metrics, &self.0);
         self.1.refresh(metrics);

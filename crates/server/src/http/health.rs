@@ -27,8 +27,11 @@ pub trait Health: Send + Sync + 'static {
     /// The text of the read's error.
     fn read(&self, serializable: bool) -> Answer<'_>;
 
-    /// Why writes are refused until a restart (a flush failed), if they are.
+    /// Why writes are not taken now, if they are not.
     fn write_failure(&self) -> Option<String>;
+
+    /// Why only a restart brings writes back (a flush failed, a thread ended by a panic), if that is so.
+    fn restart_reason(&self) -> Option<String>;
 
     /// Sets the gauges that show the node as it is now; asked before every scrape.
     fn refresh(&self, metrics: &Metrics);
@@ -93,14 +96,16 @@ pub enum Check {
     LinearizableRead,
     /// Always good: replicas are never learners.
     NonLearner,
-    /// Writes are not refused after a failed flush. Ours; shown only when it fails, so that etcd's output is unchanged.
+    /// Writes are taken. Ours; shown only when it fails, so that etcd's output is unchanged.
     Writable,
+    /// A restart would change nothing: writes are taken, or come back by themselves. Ours, and shown as `Writable` is.
+    NeedsNoRestart,
 }
 
 impl Check {
     /// The checks behind a path: all of its kind, or the one it names.
     pub fn find(path: &str) -> Option<(&'static str, Vec<Check>)> {
-        const LIVE: &[Check] = &[Check::SerializableRead];
+        const LIVE: &[Check] = &[Check::SerializableRead, Check::NeedsNoRestart];
         const READY: &[Check] = &[
             Check::DataCorruption,
             Check::SerializableRead,
@@ -127,12 +132,13 @@ impl Check {
             Check::LinearizableRead => "linearizable_read",
             Check::NonLearner => "non_learner",
             Check::Writable => "writable",
+            Check::NeedsNoRestart => "needs_no_restart",
         }
     }
 
     /// Whether a good result is left out of the list.
     pub fn only_when_failing(self) -> bool {
-        self == Check::Writable
+        matches!(self, Check::Writable | Check::NeedsNoRestart)
     }
 
     /// Does it.
@@ -148,6 +154,7 @@ impl Check {
             Check::SerializableRead => node.read(true).await,
             Check::LinearizableRead => node.read(false).await,
             Check::Writable => node.write_failure().map_or(Ok(()), Err),
+            Check::NeedsNoRestart => node.restart_reason().map_or(Ok(()), Err),
         }
     }
 }

@@ -78,7 +78,10 @@ impl Drop for Farewell {
         if std::thread::panicking() {
             self.0.stop_writes("the committer failed");
         }
-        self.0.queue.close();
+        // A panic leaves clients in the queue, who would wait in vain.
+        for job in self.0.queue.close_and_empty() {
+            job.refuse(self.0.write_error());
+        }
         self.0.pipe.close();
     }
 }
@@ -362,6 +365,8 @@ impl Committer {
         reply: oneshot::Sender<CommandResult>,
         applied: &mut Applied,
     ) {
+        #[cfg(debug_assertions)]
+        super::faults::before_command(&command);
         if let Err(error) = self.engine.admission.check(&command) {
             applied.replies.push((reply, Err(error)));
             return;

@@ -192,6 +192,12 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    /// Takes no more jobs, and hands out at once all that wait.
+    pub(crate) fn close_and_empty(&self) -> Vec<Job> {
+        self.close();
+        std::mem::take(&mut self.state.lock().jobs)
+    }
+
     /// Whether jobs are still taken.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {

@@ -138,6 +138,8 @@ impl StorageThread {
 
     fn append(&mut self, flush: &Flush) -> Result<(), StorageError> {
         let Some(group) = &flush.group else { return Ok(()) };
+        #[cfg(debug_assertions)]
+        super::faults::before_append(group)?;
         self.engine.begin_append();
         let appended = self.journal.append(group);
         self.engine.end_append();

@@ -202,4 +202,8 @@ async fn health_says_what_the_node_says() {
     assert!(server.get("/health").await.contains(r#""reason":"READ ONLY:flush failed""#));
     assert!(server.get("/readyz").await.contains("[-]writable failed: flush failed\n"));
     assert!(server.get("/metrics").await.contains("\netcd_server_health_failures 3\n"));
+    assert_eq!(body(&server.get("/livez").await), "ok\n", "a restart would not help");
+    *server.node.restart_reason.lock() = Some("flush failed".to_owned());
+    let dead = server.get("/livez").await;
+    assert!(dead.starts_with("HTTP/1.1 503") && dead.contains("[-]needs_no_restart failed: flush failed\n"), "{dead}");
 }

@@ -36,6 +36,7 @@ pub struct Node {
     pub alarms: Mutex<Vec<AlarmKind>>,
     pub read_error: Mutex<Option<String>>,
     pub write_failure: Mutex<Option<String>>,
+    pub restart_reason: Mutex<Option<String>>,
 }
 
 impl Health for Node {
@@ -48,6 +49,9 @@ impl Health for Node {
     }
     fn write_failure(&self) -> Option<String> {
         self.write_failure.lock().clone()
+    }
+    fn restart_reason(&self) -> Option<String> {
+        self.restart_reason.lock().clone()
     }
     fn refresh(&self, _: &Metrics) {}
 }
