@@ -168,7 +168,7 @@ struct NodeHealth(Handle, Arc<Peers>);
 
 impl Health for NodeHealth {
     fn alarms(&self) -> Vec<AlarmKind> {
-        self.0.alarms().into_iter().map(|alarm| alarm.kind).collect()
+        self.0.alarms_that_stop().into_iter().map(|alarm| alarm.kind).collect()
     }
 
     fn read(&self, _serializable: bool) -> Answer<'_> {

@@ -18,7 +18,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// What the health endpoints ask of the node.
 pub trait Health: Send + Sync + 'static {
-    /// The alarms that are raised on any member.
+    /// The raised alarms that stop this member: those of others do not make it unhealthy.
     fn alarms(&self) -> Vec<AlarmKind>;
 
     /// Reads one key; `serializable` reads don't wait for a flush.
@@ -88,7 +88,7 @@ pub async fn health(node: &dyn Health, query: &Query) -> Result<(), String> {
 /// One line of `/livez` or `/readyz`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
-    /// No CORRUPT alarm.
+    /// No CORRUPT alarm that stops this member.
     DataCorruption,
     /// A read that waits for nothing.
     SerializableRead,

@@ -151,6 +151,11 @@ impl Handle {
         self.engine.replica.read().alarms().collect()
     }
 
+    /// The raised alarms that stop writes here: all but those of other members.
+    pub fn alarms_that_stop(&self) -> Vec<Alarm> {
+        self.engine.replica.read().alarms_that_stop().collect()
+    }
+
     /// The node's status, for the RPC `Status` and for metrics.
     pub fn status(&self) -> Status {
         let engine = &self.engine;

@@ -5,8 +5,11 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use eddy_proto::etcdserverpb::alarm_request::AlarmAction;
+use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use eddy_proto::etcdserverpb::{AlarmRequest, AlarmType};
 
-use crate::cluster::{Cluster, Setup, binary, eventually};
+use crate::cluster::{Cluster, Replica, Setup, binary, eventually};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -90,5 +93,48 @@ async fn a_clock_that_is_off_is_told_by_the_others_with_the_members_name() -> Re
     let output = Command::new(binary()).args(["status", "--endpoints", &right.server.url()]).output()?;
     let table = String::from_utf8(output.stdout)?;
     ensure!(table.contains("alarm:CLOCK"), "{table}");
+    Ok(())
+}
+
+async fn set_alarm(at: &Replica, action: AlarmAction, alarm: AlarmType, member_id: u64) -> Result<()> {
+    let mut maintenance = MaintenanceClient::new(at.server.connect().await?);
+    maintenance.alarm(AlarmRequest { action: action.into(), alarm: alarm.into(), member_id }).await?;
+    Ok(())
+}
+
+/// A balancer that asks each member must not drop the healthy ones for the one that is not.
+#[tokio::test]
+async fn only_the_member_that_an_alarm_stops_is_unhealthy() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    cluster.settled().await?;
+    let id = cluster.replicas[1].status().await?.member_id;
+    for (alarm, name) in [(AlarmType::Nospace, "NOSPACE"), (AlarmType::Corrupt, "CORRUPT")] {
+        set_alarm(&cluster.replicas[0], AlarmAction::Activate, alarm, id).await?;
+        for (place, replica) in cluster.replicas.iter().enumerate() {
+            eventually("all list the alarm", || async {
+                let alarms = replica.status().await?.alarms;
+                ensure!(alarms.contains(&format!("memberID:{id} alarm:{name}")), "{alarms:?}");
+                Ok(())
+            })
+            .await?;
+            let (health, ready) = (replica.server.get("/health").await?, replica.server.get("/readyz").await?);
+            if place == 1 {
+                let reason = format!("{{\"health\":\"false\",\"reason\":\"ALARM {name}\"}}");
+                ensure!(health.starts_with("HTTP/1.1 503") && health.contains(&reason), "{health}");
+                ensure!(ready.starts_with("HTTP/1.1 503") == (name == "CORRUPT"), "{ready}");
+            } else {
+                ensure!(health.starts_with("HTTP/1.1 200"), "{}: {health}", replica.name);
+                ensure!(ready.starts_with("HTTP/1.1 200"), "{}: {ready}", replica.name);
+                replica.put("meanwhile", "x").await?;
+            }
+        }
+        set_alarm(&cluster.replicas[0], AlarmAction::Deactivate, alarm, id).await?;
+        eventually("it is healthy again", || async {
+            let health = cluster.replicas[1].server.get("/health").await?;
+            ensure!(health.starts_with("HTTP/1.1 200"), "{health}");
+            Ok(())
+        })
+        .await?;
+    }
     Ok(())
 }
