@@ -24,7 +24,7 @@ pub type HttpResponse = Response<Full<Bytes>>;
 pub enum Surface {
     /// Everything.
     Client,
-    /// `/metrics` and health.
+    /// `/metrics` and health: often open to all, so nothing here names a key.
     Metrics,
     /// `/version` and `/members`; the rest of what peers say is gRPC.
     Peer,
@@ -117,8 +117,8 @@ impl Endpoints {
                 let health = health::health(&*self.health, &query).await;
                 self.health_response(&health)
             }
-            (Surface::Client | Surface::Metrics, "/eddy/v1/status") => self.tell(request, Admin::status_json),
-            (Surface::Client | Surface::Metrics, "/eddy/v1/merges") => self.tell(request, Admin::merges_json),
+            (Surface::Client, "/eddy/v1/status") => self.tell(request, Admin::status_json),
+            (Surface::Client, "/eddy/v1/merges") => self.tell(request, Admin::merges_json),
             (Surface::Peer, "/members") => self.members(request),
             (Surface::Client | Surface::Metrics, path) => match Check::find(path) {
                 Some(_) if request.method != Method::GET => {

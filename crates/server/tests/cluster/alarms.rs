@@ -10,6 +10,7 @@ use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use eddy_proto::etcdserverpb::{AlarmRequest, AlarmType};
 
 use crate::cluster::{Cluster, Replica, Setup, binary, eventually};
+use crate::support::free_ports;
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -135,6 +136,24 @@ async fn only_the_member_that_an_alarm_stops_is_unhealthy() -> Result<()> {
             Ok(())
         })
         .await?;
+    }
+    Ok(())
+}
+
+/// The metrics port is often open to all; what the admin API tells names keys.
+#[tokio::test]
+async fn the_metrics_port_tells_nothing_of_the_data() -> Result<()> {
+    let [metrics, _] = free_ports()?;
+    let flags = |_| vec![format!("--listen-metrics-urls=http://127.0.0.1:{metrics}")];
+    let cluster = Cluster::with(1, Setup { flags: Some(&flags), ..Setup::default() }).await?;
+    let server = &cluster.replicas[0].server;
+    for path in ["/eddy/v1/status", "/eddy/v1/merges"] {
+        ensure!(server.get(path).await?.starts_with("HTTP/1.1 200"), "{path} on the client URL");
+        let answer = server.get_at(metrics, path).await?;
+        ensure!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+    }
+    for path in ["/metrics", "/health", "/livez", "/readyz"] {
+        ensure!(server.get_at(metrics, path).await?.starts_with("HTTP/1.1 200"), "{path}");
     }
     Ok(())
 }

@@ -241,7 +241,15 @@ impl Server {
     /// # Errors
     /// The server cannot be reached.
     pub async fn get(&self, path: &str) -> Result<String> {
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.how.port)).await?;
+        self.get_at(self.how.port, path).await
+    }
+
+    /// The same at another of its ports.
+    ///
+    /// # Errors
+    /// As [`Server::get`].
+    pub async fn get_at(&self, port: u16, path: &str) -> Result<String> {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
