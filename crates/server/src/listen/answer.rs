@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tower::Service;
 
 use super::conn::{Peer, Setup};
+use super::opening::Opening;
 use crate::api::status;
 use crate::grpc::GrpcBody;
 use crate::http::{self as endpoints, HttpRequest, Surface};
@@ -51,7 +52,7 @@ pub(super) async fn answer(
 /// Answers the gRPC of a peer.
 async fn of_peer(setup: Arc<Setup>, peer: Peer, mut request: Request<Incoming>) -> Response<tonic::body::Body> {
     request.extensions_mut().insert(Caller(peer.address));
-    match setup.services.peers.clone().call(request).await {
+    match setup.services.peers.clone().call(request.map(Opening::new)).await {
         Ok(response) => response,
         Err(never) => match never {},
     }

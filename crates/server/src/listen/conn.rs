@@ -45,6 +45,8 @@ const SEND_BUFFER: usize = 128 * 1024;
 const PENDING_RESETS: usize = 1024;
 /// Bytes of headers of one request; Go's limit for HTTP/1, and grpc-go's is larger than anything sent.
 const HEADERS_MAX: u32 = 64 * 1024;
+/// Streams of one connection of a peer: one for the sync protocol, and a few short calls while members meet.
+const PEER_STREAMS_MAX: u32 = 16;
 /// Buffer of an HTTP/1 connection: requests have no body to speak of.
 const HTTP1_BUFFER: usize = 64 * 1024;
 /// Idle time after which the kernel asks whether a TCP peer is still there, and the interval of its questions; Go's.
@@ -82,10 +84,12 @@ impl ConnLimits {
         }
     }
 
-    /// The same for connections of peers: one that went silent must be noticed soon.
+    /// The same for connections of peers: one that went silent must be noticed soon, and who is at the other end is not
+    /// known before it has greeted.
     pub(super) fn for_peers(&self) -> ConnLimits {
         ConnLimits {
             ping_min_time: None,
+            streams_max: PEER_STREAMS_MAX,
             ping_interval: Some(PING_INTERVAL),
             ping_timeout: PING_TIMEOUT,
             ..self.clone()

@@ -3,6 +3,7 @@
 mod answer;
 mod calls;
 mod conn;
+mod opening;
 mod pings;
 mod sniff;
 
@@ -154,8 +155,10 @@ impl Sockets {
         stop: &CancellationToken,
         tracker: &TaskTracker,
     ) {
-        // Health and metrics stay reachable when clients have taken all of theirs, so only clients are counted.
-        let clients = Arc::new(Semaphore::new(limits::connections()));
+        // Health and metrics stay reachable when clients have taken all of theirs, so only clients and peers are counted;
+        // apart, so that a crowd of one kind does not keep the other out.
+        let limits::Connections { clients, peers } = limits::connections();
+        let (clients, peers) = (Arc::new(Semaphore::new(clients)), Arc::new(Semaphore::new(peers)));
         for listener in self.listeners {
             let traffic = match (listener.grpc, listener.http) {
                 (true, None) => "grpc",
@@ -171,7 +174,11 @@ impl Sockets {
                 }
                 _ => tracing::info!(traffic, address, "serving client traffic securely"),
             }
-            let permits = (listener.http != Some(Surface::Metrics)).then(|| clients.clone());
+            let permits = match listener.http {
+                Some(Surface::Metrics) => None,
+                Some(Surface::Peer) => Some(peers.clone()),
+                Some(Surface::Client) | None => Some(clients.clone()),
+            };
             let limits = match listener.http {
                 Some(Surface::Peer) => limits.for_peers(),
                 _ => limits.clone(),

@@ -62,6 +62,19 @@ async fn garbage_ends_the_session_and_is_logged_once() -> Result<()> {
     goes_on(&cluster, &fake).await
 }
 
+/// Before a peer has said who it is, little of what it sends is taken in.
+#[tokio::test]
+async fn a_long_first_message_is_not_taken_in() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let target = &cluster.replicas[0];
+    let fake = Fake::join(target).await?;
+    let line = fake.call_without_greeting(target).await?;
+    line.send_bytes(Bytes::from(vec![b'x'; 100 << 10])).await?;
+    target.logs("the first message of a peer is").await?;
+    ensure!(line.ends_refused().await.is_err(), "nothing is said to a stranger that does not greet");
+    goes_on(&cluster, &fake).await
+}
+
 #[tokio::test]
 async fn entries_that_come_twice_or_out_of_order_are_applied_once() -> Result<()> {
     let cluster = Cluster::start(3).await?;

@@ -1,8 +1,9 @@
 //! Many connections, many streams, resets and headers without end.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -10,7 +11,8 @@ use crate::client::serve;
 use crate::raw::{
     self, CONTINUATION, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, SETTINGS, frame, grpc_headers,
 };
-use crate::scale;
+use crate::support::{Server, free_ports};
+use crate::{eddy, scale};
 
 /// Reads and drops what comes until the other side closes or there is nothing for a while.
 async fn drain(stream: &mut TcpStream) -> bool {
@@ -126,5 +128,63 @@ async fn endless_headers_settings_and_pings_are_bounded() -> Result<()> {
     let grown = server.resident()?.saturating_sub(before);
     println!("grew by {grown} bytes");
     ensure!(grown < 24 << 20, "grew by {grown} bytes");
+    Ok(())
+}
+
+/// The answer of the peer port to a plain request.
+async fn ask_peer_port(port: u16) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.write_all(b"GET /members HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    tokio::time::timeout(Duration::from_secs(10), stream.read_to_string(&mut answer)).await??;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn a_crowd_of_clients_does_not_keep_peers_out_nor_one_of_peers_clients() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let few_files = dir.path().join("few-files");
+    std::fs::write(&few_files, format!("#!/bin/sh\nulimit -n 256\nexec '{}' \"$@\"\n", eddy().display()))?;
+    std::fs::set_permissions(&few_files, std::fs::Permissions::from_mode(0o755))?;
+    let ports = free_ports()?;
+    let mut server = Server::spawn_with(&few_files, &dir.path().join("data"), ports, &[], vec![])?;
+    server.ready().await?;
+    for (crowd, is_of_clients) in [(ports[0], true), (ports[1], false)] {
+        let mut held = Vec::new();
+        for _ in 0..300 {
+            held.push(TcpStream::connect(("127.0.0.1", crowd)).await?);
+        }
+        // Several, as the listener may have had a place for one.
+        let other = if is_of_clients { ports[1] } else { ports[0] };
+        for _ in 0..3 {
+            held.push(TcpStream::connect(("127.0.0.1", other)).await?);
+        }
+        if is_of_clients {
+            let answer = ask_peer_port(ports[1]).await.context("peers are kept out")?;
+            ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        } else {
+            let answer = tokio::time::timeout(Duration::from_secs(10), server.get("/health")).await;
+            ensure!(answer.context("clients are kept out")??.starts_with("HTTP/1.1 200"));
+        }
+        drop(held);
+        // Until those that went are noticed.
+        while server.get("/metrics").await?.lines().any(|line| {
+            line.strip_prefix("eddy_connections ").and_then(|open| open.parse().ok()).is_some_and(|open: u64| open > 20)
+        }) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Who is at the other end of a peer's connection is not known before it has greeted.
+#[tokio::test]
+async fn a_connection_of_a_peer_has_few_streams() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let ports = free_ports()?;
+    let mut server = Server::spawn_with(&eddy(), &dir.path().join("data"), ports, &[], vec![])?;
+    server.ready().await?;
+    let settings = raw::settings(("127.0.0.1", ports[1])).await?;
+    ensure!(settings.contains(&(3, 16)), "MAX_CONCURRENT_STREAMS is not 16: {settings:?}");
     Ok(())
 }

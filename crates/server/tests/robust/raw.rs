@@ -46,6 +46,19 @@ pub fn grpc_headers(path: &str) -> Vec<u8> {
     .concat()
 }
 
+/// The settings that a server begins a connection with: number and value of each.
+pub async fn settings(address: (&str, u16)) -> Result<Vec<(u16, u32)>> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await?;
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.context("the server's settings")?;
+    anyhow::ensure!(head[3] == SETTINGS, "{head:?}");
+    let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+    stream.read_exact(&mut payload).await?;
+    let (settings, _) = payload.as_chunks::<6>();
+    Ok(settings.iter().map(|[a, b, value @ ..]| (u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))).collect())
+}
+
 /// A connection that has exchanged settings.
 pub async fn http2(address: (&str, u16)) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(address).await?;
