@@ -381,16 +381,24 @@ pub enum Reply {
     /// To a transaction.
     Txn(TxnReply),
     /// To a compaction: done with `sweep`, what was hidden is dropped step by step.
-    Compact,
+    Compact {
+        /// The present revision.
+        revision: Revision,
+    },
     /// To a grant.
     LeaseGrant {
         /// The lease.
         id: LeaseId,
         /// The time to live that was granted, seconds.
         ttl: i64,
+        /// The present revision: a grant changes no key.
+        revision: Revision,
     },
     /// To a revoke.
-    LeaseRevoke,
+    LeaseRevoke {
+        /// The revision at which the lease's keys were deleted; the present one when it had none.
+        revision: Revision,
+    },
     /// To a keep-alive: the time to live, seconds.
     LeaseRenew {
         /// Seconds that the lease lives from now.
@@ -400,6 +408,8 @@ pub enum Reply {
     SetAlarm {
         /// False when it was raised (or lowered) already.
         changed: bool,
+        /// The present revision.
+        revision: Revision,
     },
     /// To a change of the membership: the members now, in order of id.
     Members(Vec<Member>),

@@ -24,7 +24,7 @@ impl Replica {
                     return Err(Refusal::LeaseNotFound);
                 }
                 self.transact(turn, |transaction| transaction.end_lease(id, ChangeKind::Delete));
-                Ok(Reply::LeaseRevoke)
+                Ok(Reply::LeaseRevoke { revision: self.state.revision })
             }
             Command::LeaseRenew(id) => {
                 let renewal = self.state.leases.renew(turn.now, id).ok_or(Refusal::LeaseNotFound)?;
@@ -46,7 +46,7 @@ impl Replica {
                         self.transact(turn, |transaction| transaction.remove_system(key, ChangeKind::Delete));
                     }
                 }
-                Ok(Reply::SetAlarm { changed })
+                Ok(Reply::SetAlarm { changed, revision: self.state.revision })
             }
             Command::MemberAdd { id, peer_urls, learner } => self.member_add(turn, id, peer_urls, learner),
             Command::MemberRemove(id) => self.member_remove(turn, id),
@@ -68,7 +68,7 @@ impl Replica {
         self.state.leases.grant(turn.now, id, ttl, true);
         let value = system::lease_value(ttl, self.identity.replica);
         self.transact(turn, |transaction| transaction.write_system(SystemKey::Lease(id), value));
-        Ok(Reply::LeaseGrant { id, ttl })
+        Ok(Reply::LeaseGrant { id, ttl, revision: self.state.revision })
     }
 
     fn compact(&mut self, turn: &mut Turn, at: Revision) -> Result<Reply, Refusal> {
@@ -84,6 +84,6 @@ impl Replica {
         }
         self.state.compacted = Some(at);
         turn.effects.head_changed = true;
-        Ok(Reply::Compact)
+        Ok(Reply::Compact { revision: self.state.revision })
     }
 }

@@ -155,19 +155,19 @@ impl Naive {
             Command::Compact(at) if *at > self.revision => Err(Refusal::FutureRevision),
             Command::Compact(at) => {
                 self.compacted = *at;
-                Ok(Reply::Compact)
+                Ok(Reply::Compact { revision: Revision::new(self.revision) })
             }
             Command::LeaseGrant { ttl, .. } if *ttl > 9_000_000_000 => Err(Refusal::LeaseTtlTooLarge),
             Command::LeaseGrant { id, .. } if self.leases.contains_key(id) => Err(Refusal::LeaseExists),
             Command::LeaseGrant { id, ttl } => {
                 let ttl = (*ttl).max(2);
                 self.leases.insert(*id, Lease { ttl, deadline_ms: deadline(now, ttl) });
-                Ok(Reply::LeaseGrant { id: *id, ttl })
+                Ok(Reply::LeaseGrant { id: *id, ttl, revision: Revision::new(self.revision) })
             }
             Command::LeaseRevoke(id) => {
                 self.leases.get(id).ok_or(Refusal::LeaseNotFound)?;
                 self.end_lease(now, *id);
-                Ok(Reply::LeaseRevoke)
+                Ok(Reply::LeaseRevoke { revision: Revision::new(self.revision) })
             }
             Command::LeaseRenew(id) => {
                 let lease = self.leases.get_mut(id).filter(|lease| lease.deadline_ms > now.mono_ms);
@@ -177,7 +177,7 @@ impl Naive {
             }
             Command::SetAlarm { alarm, raised } => {
                 let changed = if *raised { self.alarms.insert(*alarm) } else { self.alarms.remove(alarm) };
-                Ok(Reply::SetAlarm { changed })
+                Ok(Reply::SetAlarm { changed, revision: Revision::new(self.revision) })
             }
             // Members and leaps are not this model's: the cluster test has them.
             other => unreachable!("{other:?} is not in the model"),

@@ -98,7 +98,7 @@ impl Kv for KvService {
 
     async fn compact(&self, request: Request<CompactionRequest>) -> Result<Response<CompactionResponse>, Status> {
         let request = request.into_inner();
-        self.node.compact(request.revision, request.physical).await.map_err(status::node)?;
-        Ok(Response::new(CompactionResponse { header: Some(self.header(self.node.revision())) }))
+        let revision = self.node.compact(request.revision, request.physical).await.map_err(status::node)?;
+        Ok(Response::new(CompactionResponse { header: Some(self.header(revision)) }))
     }
 }

@@ -96,8 +96,8 @@ impl Lease for LeaseService {
         loop {
             let id = wanted.unwrap_or_else(|| self.ids.draw());
             return match self.node.lease_grant(id, ttl).await {
-                Ok(ttl) => {
-                    let (header, id) = (Some(self.header()), id.get());
+                Ok((ttl, revision)) => {
+                    let (header, id) = (Some(header::at(&self.identity, revision)), id.get());
                     Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }))
                 }
                 // A client has chosen the drawn id before.
@@ -119,8 +119,9 @@ impl Lease for LeaseService {
                 status::refused(Refusal::LeaseNotFound)
             });
         };
-        self.node.lease_revoke(id).await.map_err(status::node)?;
-        Ok(Response::new(LeaseRevokeResponse { header: Some(self.header()) }))
+        // Not the newest revision: a client that watches from here must see the deletes.
+        let revision = self.node.lease_revoke(id).await.map_err(status::node)?;
+        Ok(Response::new(LeaseRevokeResponse { header: Some(header::at(&self.identity, revision)) }))
     }
 
     async fn lease_keep_alive(

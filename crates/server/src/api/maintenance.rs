@@ -36,10 +36,10 @@ impl MaintenanceService {
         Some(header::at(&self.identity, self.node.revision()))
     }
 
-    /// Raises or lowers an alarm. Returns it, unless it was to be lowered and was not raised.
-    async fn set_alarm(&self, alarm: Alarm, raised: bool) -> Result<Option<Alarm>, Status> {
-        let changed = self.node.set_alarm(alarm, raised).await.map_err(status::node)?;
-        Ok((raised || changed).then_some(alarm))
+    /// Raises or lowers an alarm. Returns it, unless it was to be lowered and was not raised, and the revision then.
+    async fn set_alarm(&self, alarm: Alarm, raised: bool) -> Result<(Option<Alarm>, Revision), Status> {
+        let (changed, revision) = self.node.set_alarm(alarm, raised).await.map_err(status::node)?;
+        Ok(((raised || changed).then_some(alarm), revision))
     }
 }
 
@@ -83,6 +83,7 @@ impl Maintenance for MaintenanceService {
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
         let request = request.into_inner();
         let kind = alarm_kind(request.alarm);
+        let mut header = self.header();
         let alarms = match AlarmAction::try_from(request.action) {
             Ok(AlarmAction::Get) => {
                 let wanted = |alarm: &Alarm| kind.is_none_or(|kind| alarm.kind == kind);
@@ -92,13 +93,14 @@ impl Maintenance for MaintenanceService {
                 None => vec![],
                 Some(kind) => {
                     let alarm = Alarm { member: ReplicaId::new(request.member_id), kind };
-                    let set = self.set_alarm(alarm, action == AlarmAction::Activate).await?;
+                    let (set, revision) = self.set_alarm(alarm, action == AlarmAction::Activate).await?;
+                    header = Some(header::at(&self.identity, revision));
                     set.into_iter().map(alarm_member).collect()
                 }
             },
             Err(_) => return Err(status::denied(Denied::UnknownMethod)),
         };
-        Ok(Response::new(AlarmResponse { header: self.header(), alarms }))
+        Ok(Response::new(AlarmResponse { header, alarms }))
     }
 
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {

@@ -108,7 +108,7 @@ async fn by_revisions(node: &Handle, count: i64) {
 
 async fn compact(node: &Handle, revision: i64, mode: &str) -> bool {
     match node.compact(revision, false).await {
-        Ok(()) | Err(NodeError::Refused(Refusal::Compacted)) => {
+        Ok(_) | Err(NodeError::Refused(Refusal::Compacted)) => {
             tracing::info!(revision, mode, "completed auto compaction");
             true
         }

@@ -47,23 +47,30 @@ impl Handle {
         self.submit(Command::Txn(txn), reply!(Reply::Txn(reply) => reply))
     }
 
-    /// Hides history before the revision. Answers once that is durable or, if `physical`, once what it hid is gone
-    /// from the disk.
+    /// Hides history before the revision. Answers, with the present revision, once that is durable or, if `physical`, once
+    /// what it hid is gone from the disk.
     ///
     /// # Errors
     /// As for all calls; `Compacted` and `FutureRevision` among them.
-    pub async fn compact(&self, at: i64, physical: bool) -> Result<(), NodeError> {
-        self.enqueue(Command::Compact(at), physical, 0).await.and_then(reply!(Reply::Compact => ()))
+    pub async fn compact(&self, at: i64, physical: bool) -> Result<Revision, NodeError> {
+        self.enqueue(Command::Compact(at), physical, 0).await.and_then(reply!(Reply::Compact { revision } => revision))
     }
 
-    /// Grants a lease of that id; tells the time to live that is granted, seconds.
-    pub fn lease_grant(&self, id: LeaseId, ttl_s: i64) -> impl Future<Output = Result<i64, NodeError>> + Send {
-        self.submit(Command::LeaseGrant { id, ttl: ttl_s }, reply!(Reply::LeaseGrant { ttl, .. } => ttl))
+    /// Grants a lease of that id; tells the time to live that is granted, seconds, and the revision then.
+    pub fn lease_grant(
+        &self,
+        id: LeaseId,
+        ttl_s: i64,
+    ) -> impl Future<Output = Result<(i64, Revision), NodeError>> + Send {
+        self.submit(
+            Command::LeaseGrant { id, ttl: ttl_s },
+            reply!(Reply::LeaseGrant { ttl, revision, .. } => (ttl, revision)),
+        )
     }
 
-    /// Revokes a lease and deletes its keys.
-    pub fn lease_revoke(&self, id: LeaseId) -> impl Future<Output = Result<(), NodeError>> + Send {
-        self.submit(Command::LeaseRevoke(id), reply!(Reply::LeaseRevoke => ()))
+    /// Revokes a lease and deletes its keys; tells the revision of the deletes.
+    pub fn lease_revoke(&self, id: LeaseId) -> impl Future<Output = Result<Revision, NodeError>> + Send {
+        self.submit(Command::LeaseRevoke(id), reply!(Reply::LeaseRevoke { revision } => revision))
     }
 
     /// Keeps a lease alive; tells its time to live, seconds. At once where nothing waits for the disk: what the answer
@@ -85,9 +92,16 @@ impl Handle {
         self.submit(Command::LeaseRenew(id), reply!(Reply::LeaseRenew { ttl } => ttl)).await
     }
 
-    /// Raises or lowers an alarm; tells whether that changed anything.
-    pub fn set_alarm(&self, alarm: Alarm, raised: bool) -> impl Future<Output = Result<bool, NodeError>> + Send {
-        self.submit(Command::SetAlarm { alarm, raised }, reply!(Reply::SetAlarm { changed } => changed))
+    /// Raises or lowers an alarm; tells whether that changed anything, and the revision then.
+    pub fn set_alarm(
+        &self,
+        alarm: Alarm,
+        raised: bool,
+    ) -> impl Future<Output = Result<(bool, Revision), NodeError>> + Send {
+        self.submit(
+            Command::SetAlarm { alarm, raised },
+            reply!(Reply::SetAlarm { changed, revision } => (changed, revision)),
+        )
     }
 
     /// Adds a member; tells the members after it, in order of id, removed ones included.

@@ -384,14 +384,14 @@ impl Committer {
         let Some(result) = applied.take(effects) else { return };
         match &result {
             Ok(Reply::LeaseGrant { ttl, .. }) => self.engine.metrics.lease_granted(*ttl),
-            Ok(Reply::LeaseRevoke) => self.engine.metrics.lease_revoked(),
+            Ok(Reply::LeaseRevoke { .. }) => self.engine.metrics.lease_revoked(),
             Ok(Reply::LeaseRenew { .. }) => self.engine.metrics.lease_renewed(),
             _ => {}
         }
         if alarm {
             self.engine.admission.note_alarms(replica);
         }
-        if compact && matches!(result, Ok(Reply::Compact)) {
+        if compact && matches!(result, Ok(Reply::Compact { .. })) {
             applied.compacted = true;
             // etcd reads a key to answer.
             applied.tally.add(Tally::range());

@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use eddy_proto::etcdserverpb::{LeaseKeepAliveRequest, lease_client::LeaseClient};
+use anyhow::{Context, Result, ensure};
+use eddy_proto::etcdserverpb::watch_request::RequestUnion;
+use eddy_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+    lease_client::LeaseClient, watch_client::WatchClient,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
 
 use crate::client::{Client, serve};
 
@@ -62,5 +68,60 @@ async fn a_keep_alive_that_races_with_the_expiry_has_one_outcome() -> Result<()>
     for task in tasks {
         task.await??;
     }
+    Ok(())
+}
+
+/// The revision at which a key was deleted, as the watch tells it next.
+async fn next_delete(events: &mut Streaming<WatchResponse>) -> Result<i64> {
+    loop {
+        let response = events.message().await?.context("the watch ended")?;
+        if let Some(event) = response.events.iter().find(|event| event.r#type == 1) {
+            return Ok(event.kv.as_ref().context("a key")?.mod_revision);
+        }
+    }
+}
+
+/// Beside other writers a revoke shares its flush with writes that come after it. Who watches from the revision of its answer
+/// must see the deletes all the same.
+#[tokio::test]
+async fn answers_of_leases_carry_the_revision_at_which_they_were_applied() -> Result<()> {
+    const REVOKES: usize = 200;
+    let dir = tempfile::tempdir()?;
+    let (_server, client) = serve(dir.path()).await?;
+    let stop = CancellationToken::new();
+    let writers: Vec<_> = (0..4)
+        .map(|n| {
+            let (client, stop) = (client.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.is_cancelled() {
+                    client.put(&format!("other-{n}"), b"x").await?;
+                }
+                Ok::<_, anyhow::Error>(())
+            })
+        })
+        .collect();
+    let create = WatchCreateRequest { key: "leased".into(), ..Default::default() };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = tokio_stream::StreamExt::chain(tokio_stream::iter([create]), tokio_stream::pending());
+    let mut events = WatchClient::new(client.channel.clone()).watch(requests).await?.into_inner();
+    events.message().await?.context("the watch is created")?;
+
+    let mut leases = LeaseClient::new(client.channel.clone());
+    let mut late = 0;
+    for _ in 0..REVOKES {
+        let granted = leases.lease_grant(LeaseGrantRequest { ttl: 60, id: 0 }).await?.into_inner();
+        let at = granted.header.context("a header")?.revision;
+        let put = client.put_leased("leased", b"x", granted.id).await?;
+        ensure!(at < put, "a grant at {at}, before a put at {put}");
+        let revoked = leases.lease_revoke(LeaseRevokeRequest { id: granted.id }).await?.into_inner();
+        let (told, deleted) = (revoked.header.context("a header")?.revision, next_delete(&mut events).await?);
+        ensure!(told >= deleted, "the answer says {told}, before the delete at {deleted}");
+        late += usize::from(told > deleted);
+    }
+    stop.cancel();
+    for writer in writers {
+        writer.await??;
+    }
+    ensure!(late == 0, "{late} of {REVOKES} answers say a later revision than that of the delete");
     Ok(())
 }
