@@ -146,7 +146,7 @@ impl Judge {
         }
         let min_time = if self.open.is_empty() { MIN_TIME_IDLE } else { min_time };
         if before.is_some_and(|before| now.duration_since(before) < min_time) {
-            self.strikes += 1;
+            self.strikes = self.strikes.saturating_add(1);
         }
         self.strikes > STRIKES_MAX
     }
@@ -339,6 +339,7 @@ mod tests {
         judge.came(head(HEADERS, 0, 1), Instant::now);
         assert_eq!(refused(&mut judge, start, &[0, 5, 10, 15, 20, 25]), [0; 0]);
         assert_eq!(refused(&mut judge, start, &[26, 27, 28]), [28], "the third that comes too early");
+        assert_eq!(refused(&mut judge, start, &[28; 1000]), [28; 1000], "one read may hold any number of pings");
     }
 
     #[test]
