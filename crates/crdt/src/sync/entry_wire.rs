@@ -8,8 +8,7 @@ use prost::Message;
 
 use crate::entry::{Change, ChangeKind, Entry, EntryHead};
 use crate::sync::delta::{Delta, DeltaError};
-use crate::sync::error::DecodeError;
-use crate::sync::wire::{self, WireChange, WireDot, WireOrigin};
+use crate::sync::wire::{self, DecodeError, WireChange, WireDot, WireOrigin};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};

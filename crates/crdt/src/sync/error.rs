@@ -1,7 +1,7 @@
 //! What can be wrong with a peer or with what it sends.
 
-use crate::sync::delta::DeltaError;
 use crate::sync::message::{Message, PROTOCOL, Reason};
+use crate::sync::wire::DecodeError;
 use crate::words::id::{ClusterId, Dot, ReplicaId};
 
 /// Why a session cannot go on. The stream is to be closed, after [`SyncError::refusal`] was sent if there is one.
@@ -75,24 +75,4 @@ impl SyncError {
         };
         Some(Message::Refuse { reason, text: self.to_string() })
     }
-}
-
-/// Why bytes are no message or no entry.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// Longer than any message may be.
-    #[error("a message of {0} bytes")]
-    TooLong(usize),
-    /// The checksum at the end is not that of the bytes before it.
-    #[error("damaged (checksum)")]
-    Checksum,
-    /// Not protobuf of this layout.
-    #[error("not a message of this protocol: {0}")]
-    Protobuf(#[from] prost::DecodeError),
-    /// A field has a value that none can have.
-    #[error("an impossible {0}")]
-    Field(&'static str),
-    /// A delta that cannot be right.
-    #[error(transparent)]
-    Delta(#[from] DeltaError),
 }

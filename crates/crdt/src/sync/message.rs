@@ -7,8 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::sync::error::DecodeError;
-use crate::sync::wire::{self, Body, WireChain, WireDot};
+use crate::sync::wire::{self, Body, DecodeError, WireChain, WireDot};
 use crate::words::chain::Chain;
 use crate::words::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
 use crate::words::key::Place;

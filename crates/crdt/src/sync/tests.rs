@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead};
 use crate::sync::entry_wire::{self, Unresolved};
-use crate::sync::error::DecodeError;
 use crate::sync::message::{Acks, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
+use crate::sync::wire::DecodeError;
 use crate::sync::{delta, wire};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;

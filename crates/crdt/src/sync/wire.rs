@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 
+use crate::sync::delta::DeltaError;
 use crate::words::chain::Chain;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::Keyspace;
@@ -339,4 +340,24 @@ pub struct Incarnation {
     /// Absent: of the entry's own origin.
     #[prost(message, optional, tag = "3")]
     pub origin: Option<WireOrigin>,
+}
+
+/// Why bytes are no message or no entry.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Longer than any message may be.
+    #[error("a message of {0} bytes")]
+    TooLong(usize),
+    /// The checksum at the end is not that of the bytes before it.
+    #[error("damaged (checksum)")]
+    Checksum,
+    /// Not protobuf of this layout.
+    #[error("not a message of this protocol: {0}")]
+    Protobuf(#[from] prost::DecodeError),
+    /// A field has a value that none can have.
+    #[error("an impossible {0}")]
+    Field(&'static str),
+    /// A delta that cannot be right.
+    #[error(transparent)]
+    Delta(#[from] DeltaError),
 }

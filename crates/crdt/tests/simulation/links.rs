@@ -1,6 +1,6 @@
 //! How hosts talk: connections come about, carry messages, break; sessions do what they have to.
 
-use eddy_crdt::sync::{Message, Reason, Session, SessionEvent, SyncError, Turn};
+use eddy_crdt::sync::{Message, Reason, Session, SessionEffects, SessionEvent, SyncError};
 use eddy_crdt::{Input, Installer, Notice};
 use rand::Rng;
 use std::collections::VecDeque;
@@ -173,7 +173,7 @@ impl World {
     }
 
     /// Does what a session wants done.
-    fn take(&mut self, at: usize, side: usize, turn: Result<Turn, SyncError>) -> Outcome {
+    fn take(&mut self, at: usize, side: usize, turn: Result<SessionEffects, SyncError>) -> Outcome {
         let host = self.connections[&at].ends[side].host;
         let turn = match turn {
             Ok(turn) => turn,

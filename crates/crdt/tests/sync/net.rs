@@ -218,7 +218,7 @@ impl Net {
         }
     }
 
-    fn take(&mut self, at: usize, side: usize, turn: Result<eddy_crdt::sync::Turn, SyncError>) {
+    fn take(&mut self, at: usize, side: usize, turn: Result<eddy_crdt::sync::SessionEffects, SyncError>) {
         let ms = self.ms;
         let node = self.wires[at].ends[side].node;
         let messages = match turn {

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use eddy_crdt::sync::{Message, Reason, Session, SessionEvent, SessionTally, SyncError, Turn};
+use eddy_crdt::sync::{Message, Reason, Session, SessionEffects, SessionEvent, SessionTally, SyncError};
 use eddy_crdt::{Input, Place, ReplicaId, VersionVector};
 use eddy_proto::peer::Frame;
 use parking_lot::Mutex;
@@ -303,7 +303,7 @@ impl Talk<'_> {
         Some(Instant::now() + Duration::from_millis(due_ms.saturating_sub(self.peers.node.now().mono_ms)))
     }
 
-    fn take(&mut self, turn: Turn) {
+    fn take(&mut self, turn: SessionEffects) {
         self.inputs.extend(turn.inputs);
         self.offer();
         self.outbox.extend(turn.messages.iter().map(Message::encode));

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk, change_of, no_entry};
 use crate::boot::snapshot::rebase::Lost;
-use crate::boot::snapshot::{SettledKey, SnapshotChunk, codec, recovery};
+use crate::boot::snapshot::recovery;
 use crate::command::notice::{MergeReport, Notice};
 use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
 use crate::replica::Replica;
@@ -132,7 +133,7 @@ impl Installer {
         // The floor comes last: entries under it that are not settled were applied before it rose.
         replica.open_up().floor = VersionVector::default();
         let system: Vec<Change> =
-            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(|k| codec::change_of(k, 0)).collect();
+            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(|k| change_of(k, 0)).collect();
         replica.follow_system(&mut turn, system.iter());
         for entry in std::mem::take(&mut self.entries) {
             if replica.origins.vector.contains(entry.head.dot) {
@@ -229,7 +230,7 @@ impl Replica {
             let mut changes = vec![];
             for key in now {
                 let sub = changed.len() as u32;
-                let mut change = codec::change_of(key, sub);
+                let mut change = change_of(key, sub);
                 match key.keyspace {
                     Keyspace::Client => {
                         let at = Position { revision, sub, number };
@@ -251,7 +252,7 @@ impl Replica {
             let record = Record {
                 number,
                 revision: touched.then_some(revision),
-                head: codec::no_entry(),
+                head: no_entry(),
                 changes,
                 outcomes: vec![],
                 trimmed: true,

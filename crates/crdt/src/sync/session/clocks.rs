@@ -1,7 +1,7 @@
 //! Round trips, and how far the peer's wall clock is off.
 
 use crate::sync::message::Message;
-use crate::sync::session::SessionEvent;
+use crate::sync::session::effects::SessionEvent;
 use crate::words::clock::Now;
 use crate::words::id::ReplicaId;
 

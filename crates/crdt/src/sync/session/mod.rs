@@ -7,9 +7,15 @@
 
 mod clocks;
 mod compare;
+mod effects;
+mod equality;
 mod greeting;
 mod incoming;
 mod outgoing;
+mod peer;
+mod receiving;
+mod search;
+mod sending;
 
 use std::sync::Arc;
 
@@ -20,108 +26,16 @@ use crate::sync::exchange::{Exchange, Link};
 use crate::sync::message::{Message, fingerprint};
 use crate::sync::status::{PeerStatus, SessionTally, Stage};
 use crate::words::clock::Now;
-use crate::words::id::{Birth, Dot, Origin, ReplicaId};
+use crate::words::id::ReplicaId;
 use crate::words::key::Place;
 use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
-use bytes::Bytes;
 
-pub use greeting::Standing;
+use effects::Round;
+use peer::Peer;
 
-/// What a session wants done, in this order.
-#[derive(Debug, Default)]
-pub struct Turn {
-    /// What to give to the replica.
-    pub inputs: Vec<Input>,
-    /// What to send.
-    pub messages: Vec<Message>,
-    /// What the process should know.
-    pub events: Vec<SessionEvent>,
-}
-
-/// What the process around a session should know.
-#[derive(Clone, PartialEq, Debug)]
-pub enum SessionEvent {
-    /// The peer is who it should be.
-    Met {
-        /// Who it is.
-        member: ReplicaId,
-        /// The birth of its data dir.
-        birth: Birth,
-        /// Whether it has nothing yet.
-        empty: bool,
-        /// Its newest revision.
-        revision: Revision,
-        /// The rules of merging that it follows.
-        rules: u32,
-    },
-    /// Peers know another, or a longer, history of this very replica than it does itself: it must take a new birth and
-    /// make what it wrote after `agreed` anew. Nothing is exchanged in this session any more.
-    LostTail {
-        /// Who knows better.
-        member: ReplicaId,
-        /// The last entry that both surely know alike; a `seq` of zero: none. Below what the peer still has in its log
-        /// nothing can be compared: then this is no higher than what this replica knew that all members had.
-        agreed: Dot,
-        /// The last one that the peer has.
-        theirs: u64,
-    },
-    /// The same of the peer; it will come back under a new birth.
-    PeerLostTail(ReplicaId),
-    /// This replica lacks what all others have forgotten, or what it once had itself: it must begin anew from a snapshot,
-    /// which this peer can give.
-    SnapshotNeeded {
-        /// Who can give it.
-        member: ReplicaId,
-    },
-    /// The same of the peer.
-    PeerNeedsSnapshot(ReplicaId),
-    /// The peer asks for the next chunk of a snapshot: answer with [`Message::SnapshotChunk`], once the replica has
-    /// handled the [`Input::Hold`] that comes with this.
-    SnapshotWanted {
-        /// The last place that the peer has already; `None`: from the beginning.
-        after: Option<Place>,
-    },
-    /// A chunk of the snapshot that was asked for.
-    SnapshotChunk(Bytes),
-    /// Equal vectors, different states: one of the two is corrupt.
-    HashDiffers(ReplicaId),
-    /// The first key that is different.
-    KeyDiffers {
-        /// Compared with whom.
-        member: ReplicaId,
-        /// The key.
-        place: Place,
-    },
-    /// The peer's wall clock is off by more than is tolerated.
-    ClockOff {
-        /// Whose.
-        member: ReplicaId,
-        /// How far it is ahead of ours, milliseconds.
-        ahead_ms: i64,
-    },
-    /// It is right again.
-    ClockRight(ReplicaId),
-}
-
-/// Who the peer is.
-#[derive(Clone, Debug)]
-struct Peer {
-    member: ReplicaId,
-    birth: Birth,
-    /// That, and those under which entries of it were known when it was greeted.
-    births: Arc<[Birth]>,
-    revision: Revision,
-    /// What it could not send the entries of when it was greeted.
-    begins: VersionVector,
-}
-
-impl Peer {
-    /// Where the entries come from that it makes now.
-    fn origin(&self) -> Origin {
-        Origin { replica: self.member, birth: self.birth }
-    }
-}
+pub use effects::{SessionEffects, SessionEvent};
+pub use peer::Standing;
 
 /// One session; see the module.
 #[derive(Debug)]
@@ -132,7 +46,7 @@ pub struct Session {
     stage: Stage,
     peer: Option<Arc<Peer>>,
     link: Option<Link>,
-    search: Option<greeting::Search>,
+    search: Option<search::Search>,
     /// What the peer asks for next of a snapshot.
     wish: Option<Option<Place>>,
     /// What was here when it was known under which birth the peer begins with that snapshot.
@@ -141,7 +55,7 @@ pub struct Session {
     asked_ms: u64,
     outgoing: outgoing::Outgoing,
     incoming: incoming::Incoming,
-    compare: compare::Compare,
+    compare: equality::Compare,
     clocks: clocks::Clocks,
     tally: SessionTally,
     last_contact_ms: Option<u64>,
@@ -168,13 +82,13 @@ impl Session {
             asked_ms: 0,
             outgoing: outgoing::Outgoing::default(),
             incoming: incoming::Incoming::default(),
-            compare: compare::Compare::default(),
+            compare: equality::Compare::default(),
             clocks: clocks::Clocks::default(),
             tally: SessionTally { sent_messages: 1, ..SessionTally::default() },
             last_contact_ms: None,
         };
         session.outgoing.told(replica.identity().origin(), durable);
-        (session, Message::Hello(Box::new(greeting::hello(replica, durable))))
+        (session, Message::Hello(Box::new(peer::hello(replica, durable))))
     }
 
     /// Takes a message. `durable` is what this replica has on disk now.
@@ -187,80 +101,73 @@ impl Session {
         durable: &VersionVector,
         now: Now,
         message: Message,
-    ) -> Result<Turn, SyncError> {
+    ) -> Result<SessionEffects, SyncError> {
         self.tally.received_messages += 1;
         self.last_contact_ms = Some(now.mono_ms);
-        let mut turn = Turn::default();
+        let mut round = Round { replica, durable, now, effects: SessionEffects::default() };
         match message {
             Message::Refuse { reason, text } => return Err(SyncError::Refused { reason, text }),
-            Message::Hello(hello) if self.peer.is_none() => self.greet(replica, durable, now, *hello, &mut turn)?,
+            Message::Hello(hello) if self.peer.is_none() => self.greet(&mut round, *hello)?,
             // Doubled on the way.
             Message::Hello(_) => {}
             message => {
                 let Some(peer) = self.peer.clone() else {
                     return Err(SyncError::Unexpected(message.name()));
                 };
-                greeting::check_member(replica, durable, peer.member)?;
-                self.receive_from(&peer, replica, durable, now, message, &mut turn)?;
+                peer::check_member(replica, durable, peer.member)?;
+                self.receive_from(&mut round, &peer, message)?;
             }
         }
-        self.tally.sent_messages += turn.messages.len() as u64;
-        Ok(turn)
+        self.tally.sent_messages += round.effects.messages.len() as u64;
+        Ok(round.effects)
     }
 
-    fn receive_from(
-        &mut self,
-        peer: &Peer,
-        replica: &Replica,
-        durable: &VersionVector,
-        now: Now,
-        message: Message,
-        turn: &mut Turn,
-    ) -> Result<(), SyncError> {
+    fn receive_from(&mut self, round: &mut Round<'_>, peer: &Peer, message: Message) -> Result<(), SyncError> {
+        let (replica, _durable, now) = (round.replica, round.durable, round.now);
         match message {
             Message::Entries { epoch, number, entries } => {
-                self.take_entries(peer, replica, durable, now, (epoch, number), entries, turn)?;
+                self.take_entries(round, peer, (epoch, number), entries)?;
             }
-            Message::Acks(acks) => self.take_acks(peer, replica, durable, now, acks, turn),
+            Message::Acks(acks) => self.take_acks(round, peer, acks),
             Message::Again { epoch, have, whole } => self.outgoing.again(epoch, have, whole)?,
             Message::ChainsWanted { origin, seqs } => {
                 if origin == peer.origin() && self.stage == Stage::Open {
                     // Only who has lost something asks for its own.
-                    turn.events.push(SessionEvent::PeerLostTail(peer.member));
+                    round.effects.events.push(SessionEvent::PeerLostTail(peer.member));
                     self.enter(Stage::PeerLostTail);
                 }
-                turn.messages.push(greeting::chains(replica, origin, &seqs));
+                round.effects.messages.push(peer::chains(replica, origin, &seqs));
             }
-            Message::Chains(chains) => self.search_on(peer, replica, &chains, turn),
-            Message::Hash { at, hash } => self.compare_hash(peer, replica, now, at, hash, turn),
+            Message::Chains(chains) => self.search_on(round, peer, &chains),
+            Message::Hash { at, hash } => self.compare_hash(round, peer, at, hash),
             Message::Narrow { at, from, pieces, single } => {
                 if at == fingerprint(replica.vector()) {
-                    self.narrow(peer, replica, from, &pieces, single, turn);
+                    self.narrow(round, peer, from, &pieces, single);
                 }
             }
-            Message::Differs(place) => self.found(peer, place, turn),
+            Message::Differs(place) => self.found(round, peer, place),
             Message::TooFarBehind { begins } => {
                 let origin = replica.identity().origin();
                 let listens = matches!(self.stage, Stage::Open | Stage::Snapshot | Stage::PeerLostTail);
                 if begins.get(origin) > replica.vector().get(origin) && listens {
-                    self.begin_search(peer, replica, begins.get(origin), &[], turn);
+                    self.begin_search(round, peer, begins.get(origin), &[]);
                 } else if !replica.vector().covers(&begins) && listens {
-                    turn.events.push(SessionEvent::SnapshotNeeded { member: peer.member });
+                    round.effects.events.push(SessionEvent::SnapshotNeeded { member: peer.member });
                     self.enter(Stage::Snapshot);
                 }
             }
             Message::SnapshotWanted { after } => {
-                turn.inputs.push(Input::Hold);
+                round.effects.inputs.push(Input::Hold);
                 if self.announced.is_none() {
-                    self.announce(peer, now, turn);
+                    self.announce(round, peer);
                 }
                 self.wish = Some(after);
             }
-            Message::SnapshotChunk(chunk) => turn.events.push(SessionEvent::SnapshotChunk(chunk)),
-            Message::Ping { number, .. } => turn.messages.push(Message::Pong { number, wall_ms: now.wall_ms }),
+            Message::SnapshotChunk(chunk) => round.effects.events.push(SessionEvent::SnapshotChunk(chunk)),
+            Message::Ping { number, .. } => round.effects.messages.push(Message::Pong { number, wall_ms: now.wall_ms }),
             Message::Pong { number, wall_ms } => {
                 let tolerance_ms = self.exchange.tuning().clock_tolerance_ms;
-                turn.events.extend(self.clocks.pong(peer.member, tolerance_ms, now, number, wall_ms));
+                round.effects.events.extend(self.clocks.pong(peer.member, tolerance_ms, now, number, wall_ms));
             }
             Message::Hello(_) | Message::Refuse { .. } => {}
         }
@@ -279,40 +186,42 @@ impl Session {
         durable: &VersionVector,
         now: Now,
         max_bytes: usize,
-    ) -> Result<Turn, SyncError> {
-        let mut turn = Turn::default();
-        let Some(peer) = self.peer.clone() else { return Ok(turn) };
-        greeting::check_member(replica, durable, peer.member)?;
+    ) -> Result<SessionEffects, SyncError> {
+        let mut round = Round { replica, durable, now, effects: SessionEffects::default() };
+        let Some(peer) = self.peer.clone() else { return Ok(round.effects) };
+        peer::check_member(replica, durable, peer.member)?;
         let tuning = *self.exchange.tuning();
-        turn.messages.extend(self.clocks.ping(tuning.ping_interval_ms, now));
-        self.give(&peer, replica, durable, now, &mut turn);
+        round.effects.messages.extend(self.clocks.ping(tuning.ping_interval_ms, now));
+        self.give(&mut round, &peer);
         if self.stage == Stage::Snapshot {
-            self.open_after_all(&peer, replica, durable, now, &mut turn);
+            self.open_after_all(&mut round, &peer);
         }
         if matches!(self.stage, Stage::Snapshot | Stage::PeerLostTail) {
             // Both sides may only think that the other is behind.
-            self.send_acks(&peer, replica, durable, now, &mut turn);
+            self.send_acks(&mut round, &peer);
         }
         if self.stage == Stage::Open {
-            self.take_later(&peer, replica, durable, now, &mut turn);
-            self.take_parked(&peer, replica, now, &mut turn)?;
-            self.send_entries(&peer, replica, durable, now, max_bytes, &mut turn);
-            self.send_acks(&peer, replica, durable, now, &mut turn);
-            self.send_hash(&peer, replica, durable, now, &mut turn);
+            self.take_later(&mut round, &peer);
+            self.take_parked(&mut round, &peer)?;
+            self.send_entries(&mut round, &peer, max_bytes);
+            self.send_acks(&mut round, &peer);
+            self.send_hash(&mut round, &peer);
         }
-        self.tally.sent_messages += turn.messages.len() as u64;
-        Ok(turn)
+        self.tally.sent_messages += round.effects.messages.len() as u64;
+        Ok(round.effects)
     }
 
     /// Asks the replica to note under which birth the peer begins.
-    fn announce(&mut self, peer: &Peer, now: Now, turn: &mut Turn) {
+    fn announce(&mut self, round: &mut Round<'_>, peer: &Peer) {
+        let now = round.now;
         self.asked_ms = now.mono_ms;
-        turn.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
+        round.effects.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
     }
 
     /// Gives what is wished for once the peer's birth is announced on disk. All that was applied before is in the snapshot
     /// then; and whoever counts an acknowledgement of what comes later knows of the birth.
-    fn give(&mut self, peer: &Peer, replica: &Replica, durable: &VersionVector, now: Now, turn: &mut Turn) {
+    fn give(&mut self, round: &mut Round<'_>, peer: &Peer) {
+        let (replica, durable, now) = (round.replica, round.durable, round.now);
         if self.wish.is_none() {
             return;
         }
@@ -322,12 +231,12 @@ impl Session {
         let patience_ms = self.exchange.tuning().patience_ms;
         if self.announced.is_none() && now.mono_ms >= self.asked_ms.saturating_add(patience_ms) {
             // A wish of an earlier run of it that arrived late has announced that one over this.
-            self.announce(peer, now, turn);
+            self.announce(round, peer);
         }
         if self.announced.as_ref().is_some_and(|upto| durable.covers(upto))
             && let Some(after) = self.wish.take()
         {
-            turn.events.push(SessionEvent::SnapshotWanted { after });
+            round.effects.events.push(SessionEvent::SnapshotWanted { after });
         }
     }
 

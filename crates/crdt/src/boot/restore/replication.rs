@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::boot::restore::{Candidate, Damage, Step};
-use crate::entry::Head;
+use crate::boot::restore::damage::Damage;
+use crate::entry::{Entry, Head};
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::acks::Acks;
@@ -13,6 +13,25 @@ use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::store::state::Recorded;
 use crate::words::key::{Key, Keyspace};
+
+/// What a key was around one of its versions, as far as the log may need it.
+pub(super) struct Transition {
+    pub(super) keyspace: Keyspace,
+    pub(super) key: Key,
+    pub(super) before: Option<Recorded>,
+    /// The record that holds what it was afterwards, if it was there.
+    pub(super) after: Option<u64>,
+}
+
+/// An entry that may belong into the log; the head says whether it does.
+pub(super) struct Candidate {
+    pub(super) number: u64,
+    pub(super) entry: Entry,
+    /// What its net changes did, in their order.
+    pub(super) steps: Vec<Transition>,
+    /// Whether it is there only as history. It then says what its keys were before it, below their windows.
+    pub(super) left_out: bool,
+}
 
 /// What a key was before one of its versions that the log may need, or before one that was left out of it.
 struct Station {
@@ -52,7 +71,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
             continue;
         }
         if left_out {
-            for Step { keyspace, key, before, .. } in steps {
+            for Transition { keyspace, key, before, .. } in steps {
                 kept.windows.open(keyspace, &key, before.as_ref());
                 stations.entry((keyspace, key)).or_default().push(Station { version: false, before });
             }
@@ -79,7 +98,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
         let deps = Arc::clone(&state.deps);
         reached.advance(dot);
         for (step, change) in steps.into_iter().zip(entry.net()) {
-            let Step { keyspace, key, before, after } = step;
+            let Transition { keyspace, key, before, after } = step;
             let version = Version {
                 dot,
                 stamp: entry.head.stamp,

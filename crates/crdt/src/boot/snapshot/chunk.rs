@@ -1,15 +1,60 @@
-//! Chunks of snapshots as bytes.
+//! Chunks of snapshots, and their bytes.
 
 use bytes::Bytes;
 use prost::Message;
 
-use crate::boot::snapshot::{SettledKey, SnapshotChunk};
-use crate::entry::{Change, ChangeKind, CodecError, EntryHead, OriginHead, Record};
+use crate::entry::{Change, ChangeKind, CodecError, Entry, EntryHead, OriginHead, Record};
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
-use crate::words::key::Keyspace;
+use crate::words::key::{Key, Keyspace, Place};
 use crate::words::revision::Revision;
 use crate::words::value::Live;
 use crate::words::vector::VersionVector;
+
+/// A key as it is settled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SettledKey {
+    /// The keyspace.
+    pub keyspace: Keyspace,
+    /// The key.
+    pub key: Key,
+    /// What it holds.
+    pub live: Live,
+}
+
+/// A part of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotChunk {
+    /// Where the giver's log begins, origin by origin: what the settled keys rest on. The same in all chunks.
+    pub base: Vec<OriginHead>,
+    /// What every member is known to have.
+    pub floor: VersionVector,
+    /// The giver's newest revision.
+    pub revision: Revision,
+    /// Settled keys, in order.
+    pub keys: Vec<SettledKey>,
+    /// Entries of the log, in order; after all keys.
+    pub entries: Vec<Entry>,
+    /// Which changes of these entries, by their place in it, the settled keys contain already: an entry stays in the log
+    /// until all that it did is settled.
+    pub settled: Vec<(Dot, u32)>,
+    /// Where the next chunk goes on; `None` when this is the last.
+    pub next: Option<Place>,
+}
+
+impl SnapshotChunk {
+    /// The chunk as it travels.
+    pub fn encode(&self) -> Bytes {
+        encode(self)
+    }
+
+    /// Reads a chunk back.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
+        decode(bytes)
+    }
+}
 
 #[derive(Clone, PartialEq, Message)]
 struct WireDot {
@@ -113,7 +158,7 @@ pub(super) fn change_of(key: &SettledKey, sub: u32) -> Change {
     Change { sub, ..Change::new(*keyspace, key.clone(), kind, live.version, live.incarnation) }
 }
 
-pub(super) fn encode(chunk: &SnapshotChunk) -> Bytes {
+fn encode(chunk: &SnapshotChunk) -> Bytes {
     let origin = |origin: &OriginHead| WireOrigin {
         dot: Some(dot_to_wire(origin.dot)),
         chain: Bytes::copy_from_slice(origin.chain.as_bytes()),
@@ -136,7 +181,7 @@ pub(super) fn encode(chunk: &SnapshotChunk) -> Bytes {
     wire.encode_to_vec().into()
 }
 
-pub(super) fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
+fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
     let wire = WireChunk::decode(bytes.clone())?;
     let origin = |origin: WireOrigin| {
         Ok(OriginHead {

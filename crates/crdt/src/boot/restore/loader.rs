@@ -1,0 +1,266 @@
+//! Records, taken one by one, in order.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::boot::restore::damage::Damage;
+use crate::boot::restore::replication::{Candidate, Transition, restore};
+use crate::entry::{Applied, Change, ChangeKind, CodecError, Entry, Head, Record};
+use crate::merge::rules::Rules;
+use crate::replica::Replica;
+use crate::replica::members::Members;
+use crate::store::history::{ChangedKeys, History};
+use crate::store::index::Content;
+use crate::store::state::{Position, State};
+use crate::store::system::{self, SystemKey, SystemValue};
+use crate::words::chain::Chain;
+use crate::words::clock::{Clock, Now};
+use crate::words::id::{Dot, Identity, Origin};
+use crate::words::key::{Key, Keyspace};
+use crate::words::revision::Revision;
+
+/// Takes records one by one, in order.
+pub struct Loader {
+    state: State,
+    changed: Vec<(Revision, ChangedKeys)>,
+    last_number: u64,
+    /// Of each origin the last entry seen whole, and the chain hash up to it.
+    last_whole: BTreeMap<Origin, (Dot, Chain)>,
+    candidates: Vec<Candidate>,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        Self {
+            state: State::empty(Revision::FIRST),
+            changed: vec![],
+            last_number: 0,
+            last_whole: BTreeMap::new(),
+            candidates: vec![],
+        }
+    }
+}
+
+impl Loader {
+    /// A loader that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next record, as it was stored under that number.
+    ///
+    /// # Errors
+    /// When it is damaged, or not the one that can come next.
+    pub fn record(&mut self, number: u64, bytes: Bytes) -> Result<(), Damage> {
+        let mut record = Record::decode(bytes).map_err(|source| Damage::Codec { number, source })?;
+        if record.number != number || number <= self.last_number {
+            return Err(Damage::Number { found: record.number, last: self.last_number });
+        }
+        self.last_number = number;
+        self.check_chain(&record)?;
+        record.changes.iter_mut().for_each(unshare);
+        let is_candidate = (!record.trimmed || record.left_out) && !record.settled && record.head.dot.seq > 0;
+        let entry = is_candidate.then(|| record.entry());
+        let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
+        let before: Vec<_> = net.map(|(at, key)| (at, self.state.recorded(at, &key), key)).collect();
+        if record.changes.iter().any(|change| change.applied == Applied::Not) {
+            self.state.dead.change(number);
+        }
+        let (mut now, mut later) = (ChangedKeys::new(), ChangedKeys::new());
+        for change in record.effective() {
+            match change.keyspace {
+                Keyspace::Client => {
+                    let revision =
+                        record.revision.ok_or(Damage::Codec { number, source: CodecError::Field("revision") })?;
+                    if change.applied == Applied::Later {
+                        later.push(self.push(number, revision.next(), change)?);
+                    } else {
+                        now.push(self.push(number, revision, change)?);
+                    }
+                }
+                Keyspace::System => self.system(number, change),
+            }
+        }
+        // What merges gave stands behind the changes in the record, but not in the revision.
+        now.sort_by_key(|(sub, _)| *sub);
+        later.sort_by_key(|(sub, _)| *sub);
+        if let Some(revision) = record.revision {
+            self.changed.push((revision, now));
+            if !later.is_empty() {
+                self.changed.push((revision.next(), later));
+            }
+        }
+        if let Some(entry) = entry {
+            let steps = before.into_iter().map(|(keyspace, before, key)| {
+                let after = self.state.recorded(keyspace, &key).map(|recorded| recorded.number);
+                Transition { keyspace, key, before, after }
+            });
+            let steps = steps.collect();
+            self.candidates.push(Candidate { number, entry, steps, left_out: record.left_out });
+        }
+        Ok(())
+    }
+
+    fn check_chain(&mut self, record: &Record) -> Result<(), Damage> {
+        let dot = record.head.dot;
+        if record.trimmed || dot.seq == 0 {
+            return Ok(());
+        }
+        if let Some((before, chain)) = self.last_whole.get(&dot.origin)
+            && before.seq + 1 == record.head.first_seq
+            && *chain != record.head.previous
+        {
+            return Err(Damage::Chain { number: record.number, dot });
+        }
+        let chain = record.head.previous.extend(&record.head, &record.changes);
+        self.last_whole.insert(dot.origin, (dot, chain));
+        Ok(())
+    }
+
+    fn push(&mut self, number: u64, revision: Revision, change: &Change) -> Result<(u32, Key), Damage> {
+        let newest = self.state.index.newest(&change.key).map(|(_, newest)| (newest.revision, newest.sub));
+        if newest.is_some_and(|newest| newest >= (revision, change.sub)) {
+            return Err(Damage::Codec { number, source: CodecError::Field("order of changes") });
+        }
+        let content = match &change.kind {
+            ChangeKind::Put { value, lease } => Some(Content {
+                value: value.clone(),
+                create_revision: change.create_revision,
+                version: change.version,
+                lease: *lease,
+            }),
+            ChangeKind::Delete | ChangeKind::Expire => None,
+        };
+        let version = Position { revision, sub: change.sub, number }.version(change.incarnation, content);
+        Ok((change.sub, self.state.index.write(&change.key, |key, _| (version, key.clone()))))
+    }
+
+    fn system(&mut self, number: u64, change: &Change) {
+        let key = change.key.clone();
+        let old = match &change.kind {
+            ChangeKind::Put { value, .. } => self.state.system.insert(
+                key,
+                SystemValue { value: value.clone(), version: change.version, incarnation: change.incarnation, number },
+            ),
+            ChangeKind::Delete | ChangeKind::Expire => {
+                self.state.dead.grave(number);
+                self.state.system.remove(&key)
+            }
+        };
+        if let Some(old) = old {
+            self.state.dead.change(old.number);
+        }
+    }
+
+    /// The replica whose records these were, with leases counted anew from `now`. A store without records and head
+    /// gives a new replica of that identity.
+    ///
+    /// # Errors
+    /// When the records do not give the state that the head was stored with.
+    pub fn finish(self, now: Now, head: Option<&Bytes>, identity: Identity) -> Result<Replica, Damage> {
+        let Some(head) = head else {
+            return if self.last_number == 0 { Ok(Replica::new(identity)) } else { Err(Damage::NoHead) };
+        };
+        let head = Head::decode(head).map_err(|source| Damage::Codec { number: 0, source })?;
+        if self.last_number >= head.next_number {
+            return Err(Damage::Number { found: self.last_number, last: head.next_number.saturating_sub(1) });
+        }
+        if let Some((dot, chain)) = self.last_whole.get(&head.identity.origin())
+            && dot.seq == head.vector.get(dot.origin)
+            && *chain != head.chain
+        {
+            return Err(Damage::Chain { number: self.last_number, dot: *dot });
+        }
+        let history = history(self.changed, &head)?;
+        let mut state = self.state;
+        (state.compacted, state.swept) = (head.compacted, head.compacted);
+        if let Some(at) = head.compacted {
+            state.compact_all(at);
+        }
+        // Old versions are not in the state's hash; that one is missing shows in how many there are.
+        if head.versions.is_some_and(|versions| versions != state.index.versions()) {
+            return Err(Damage::State { what: "number of versions" });
+        }
+        if let Some(first) = head.restamped {
+            state.index.restamp(first);
+        }
+        (state.history, state.revision, state.restamped) = (history, head.revision, head.restamped);
+
+        let mut replica = Replica::new(head.identity);
+        derive(&mut state, &mut replica, now);
+        if state.digest.get() != head.state_hash {
+            return Err(Damage::State { what: "hash of the replicated keys" });
+        }
+        if state.local_digest.get() != head.local_hash {
+            return Err(Damage::State { what: "hash of the replica's own keys" });
+        }
+        replica.state = state;
+        replica.journal.next_number = head.next_number;
+        replica.clock = Clock::starting_at(head.stamp);
+        replica.membership.past = head.past;
+        restore(&mut replica, head, self.candidates)?;
+        Ok(replica)
+    }
+}
+
+/// Gives a change a key and a value of its own: those of a record share the memory of a whole page of the journal.
+/// The state and the log then hold the same ones.
+fn unshare(change: &mut Change) {
+    change.key = Bytes::copy_from_slice(&change.key);
+    if let ChangeKind::Put { value, .. } = &mut change.kind {
+        *value = Bytes::copy_from_slice(value);
+    }
+}
+
+/// The history from the compacted revision on, without gaps.
+fn history(changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History, Damage> {
+    let mut changed = changed.into_iter().skip_while(|(revision, _)| Some(*revision) < head.compacted).peekable();
+    // The space's first revision is the empty store: nothing happened there.
+    let oldest = Revision::first_of(head.identity.ordinal).max(head.compacted.unwrap_or(Revision::FIRST));
+    let first = match changed.peek() {
+        Some((revision, _)) if *revision == oldest => oldest,
+        _ => oldest.next(),
+    };
+    let mut history = History::starting_at(first);
+    for (revision, keys) in changed {
+        if revision != history.next() {
+            return Err(Damage::Revision { missing: history.next() });
+        }
+        history.push(keys);
+    }
+    if history.next() != head.revision.next() {
+        return Err(Damage::Revision { missing: history.next() });
+    }
+    Ok(history)
+}
+
+/// What is not stored because it follows from the keys: leases, alarms, members, rules, hashes.
+fn derive(state: &mut State, replica: &mut Replica, now: Now) {
+    for (key, value) in &state.system {
+        state.digest.add(Keyspace::System, key, &value.value, value.version, None);
+        match SystemKey::decode(key) {
+            Some(SystemKey::Lease(id)) => {
+                let mine = system::lease_owner(&value.value) == Some(replica.identity.replica);
+                state.leases.grant(now, id, system::lease_ttl(&value.value).unwrap_or_default(), mine);
+            }
+            Some(SystemKey::Alarm(alarm)) => {
+                state.alarms.insert(alarm);
+            }
+            Some(SystemKey::Rules) => {
+                replica.rules = Rules::decode(&value.value).unwrap_or_default().into();
+            }
+            _ => {}
+        }
+    }
+    replica.membership.members = Members::read(&state.system);
+    state.shared = replica.membership.members.iter().nth(1).is_some();
+    for (key, versions) in state.index.iter() {
+        let Some(newest) = versions.last() else { continue };
+        let Some(content) = &newest.content else { continue };
+        let local = crate::words::key::is_replica_local(key);
+        let digest = if local { &mut state.local_digest } else { &mut state.digest };
+        digest.add(Keyspace::Client, key, &content.value, content.version, content.lease);
+        state.leases.reattach(now, key, None, content.lease);
+    }
+}

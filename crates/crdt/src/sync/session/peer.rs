@@ -1,0 +1,91 @@
+//! Who the two sides of a session are, and what they say of themselves.
+
+use std::sync::Arc;
+
+use crate::entry::Past;
+use crate::replica::Replica;
+use crate::sync::error::SyncError;
+use crate::sync::message::{CHAINS_MAX, Hello, Message, PROTOCOL};
+use crate::words::id::{Birth, Dot, Origin, ReplicaId};
+use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
+
+/// What a replica knows of an id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// A member.
+    Member,
+    /// A member once.
+    Removed,
+    /// Not heard of.
+    Unknown,
+}
+
+impl Standing {
+    /// What `replica` knows of that id. One that has no members at all is about to join: it takes whom it finds.
+    pub fn of(replica: &Replica, id: ReplicaId) -> Self {
+        let mut any = false;
+        for member in replica.members() {
+            any |= !member.removed;
+            if member.id == id {
+                return if member.removed { Self::Removed } else { Self::Member };
+            }
+        }
+        if any { Self::Unknown } else { Self::Member }
+    }
+}
+
+/// A removal counts once it is durable: whoever is told of it stops for good, so it must not be forgotten.
+pub(super) fn check_member(replica: &Replica, durable: &VersionVector, id: ReplicaId) -> Result<(), SyncError> {
+    let is_durable = || replica.membership.members.removal_of(id).is_none_or(|removal| durable.contains(removal));
+    match Standing::of(replica, id) {
+        Standing::Member => Ok(()),
+        Standing::Removed if !is_durable() => Ok(()),
+        Standing::Removed => Err(SyncError::RemovedMember(id)),
+        Standing::Unknown => Err(SyncError::UnknownMember(id)),
+    }
+}
+
+/// What this replica says of itself.
+pub(super) fn hello(replica: &Replica, durable: &VersionVector) -> Hello {
+    let identity = replica.identity();
+    let chains = durable.iter().filter_map(|dot| Some((dot, replica.chain_at(dot)?)));
+    Hello {
+        protocol: PROTOCOL,
+        cluster: identity.cluster,
+        replica: identity.replica,
+        birth: identity.birth,
+        vector: durable.clone(),
+        chains: chains.take(CHAINS_MAX).collect(),
+        begins: replica.log_base().clone(),
+        empty: durable.is_empty(),
+        doubtful: replica.membership.past == Past::Doubtful,
+        revision: replica.revision(),
+        rules: replica.rules().number,
+    }
+}
+
+/// Those chain hashes that are known of what was asked.
+pub(super) fn chains(replica: &Replica, origin: Origin, seqs: &[u64]) -> Message {
+    let dots = seqs.iter().map(|seq| Dot { origin, seq: *seq });
+    Message::Chains(dots.filter_map(|dot| Some((dot, replica.chain_at(dot)?))).collect())
+}
+
+/// Who the peer is.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) member: ReplicaId,
+    pub(super) birth: Birth,
+    /// That, and those under which entries of it were known when it was greeted.
+    pub(super) births: Arc<[Birth]>,
+    pub(super) revision: Revision,
+    /// What it could not send the entries of when it was greeted.
+    pub(super) begins: VersionVector,
+}
+
+impl Peer {
+    /// Where the entries come from that it makes now.
+    pub(super) fn origin(&self) -> Origin {
+        Origin { replica: self.member, birth: self.birth }
+    }
+}

@@ -1,0 +1,294 @@
+//! What arrives from the peer: entries, put into a causal order if need be, and who has what.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::entry::ChangeKind;
+use crate::replica::Replica;
+use crate::replica::turn::Input;
+use crate::sync::entry_wire::{self, Unresolved};
+use crate::sync::error::SyncError;
+use crate::sync::message::{Acks, Message};
+use crate::sync::session::Session;
+use crate::sync::session::effects::Round;
+use crate::sync::session::peer::Peer;
+use crate::sync::status::Stage;
+use crate::sync::wire::DecodeError;
+use crate::words::clock::Now;
+use crate::words::key::Key;
+
+/// How much may wait for what it depends on, bytes as received.
+const PARKED_BYTES_MAX: usize = 16 << 20;
+
+/// How much the deltas of entries that are resolved at once may give together, unless it is a single entry, bytes. A
+/// sender counts a megabyte before deltas per message, and a few of these may have been waiting.
+const EXPANDED_BYTES_MAX: usize = 256 << 20;
+
+/// How many messages may arrive before one that was sent before them.
+const LATER_MAX: usize = 1024;
+
+impl Session {
+    pub(super) fn take_entries(
+        &mut self,
+        round: &mut Round<'_>,
+        peer: &Peer,
+        (epoch, number): (u32, u32),
+        entries: Vec<Bytes>,
+    ) -> Result<(), SyncError> {
+        let (replica, durable, now) = (round.replica, round.durable, round.now);
+        if replica.is_outlived(peer.member, &peer.births) {
+            return Err(SyncError::Outlived(peer.member));
+        }
+        self.open_after_all(round, peer);
+        if !self.of_this_run(round, epoch) {
+            return Ok(());
+        }
+        if self.stage != Stage::Open {
+            self.pass_over(peer, number, entries, now)?;
+            self.take_later(round, peer);
+            self.open_after_all(round, peer);
+            return Ok(());
+        }
+        let mut told = false;
+        for bytes in entries {
+            let len = bytes.len();
+            let entry = entry_wire::decode(bytes)?;
+            self.incoming.unacknowledged += len + entry.expanded_len();
+            let dot = entry.head.dot;
+            self.outgoing.seen_from_peer(dot);
+            if dot.origin == peer.origin() {
+                // Its own entries are on its disk, with all that they depend on: as good as an acknowledgement. It counts
+                // from now on, whether the entry has to wait or came another way before: what the peer acknowledges
+                // next leaves it out.
+                let ack = self.incoming.acks.entry(peer.origin()).or_default();
+                told |= !ack.contains(dot);
+                ack.advance(dot);
+            }
+            if self.incoming.known(replica, dot) {
+                self.tally.duplicates += 1;
+                continue;
+            }
+            if dot.origin == replica.identity().origin() {
+                // Something that this replica does not know it did.
+                self.begin_search(round, peer, dot.seq, &[]);
+                return Ok(());
+            }
+            if self.incoming.parked.is_empty() {
+                self.incoming.parked_ms = now.mono_ms;
+            }
+            self.incoming.parked.push_back((entry, len));
+            self.incoming.parked_bytes += len;
+        }
+        self.arrived(number, None, now);
+        self.take_later(round, peer);
+        if self.incoming.parked_bytes > PARKED_BYTES_MAX {
+            round.effects.messages.push(self.ask_again(replica, now, false));
+            return Ok(());
+        }
+        self.take_parked(round, peer)?;
+        self.tally.early += self.incoming.parked.len() as u64;
+        if told {
+            let ack = self.incoming.ack_of(peer.origin()).clone();
+            self.outgoing.acknowledged(&ack, now);
+            // Behind the entries; the replica lets it wait for those that it lacks still.
+            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.origin(), ack)] });
+        }
+        Ok(())
+    }
+
+    /// Entries that arrive while none are taken. What they tell of the peer's disk counts all the same: acknowledgements
+    /// behind them leave it out.
+    fn pass_over(&mut self, peer: &Peer, number: u32, entries: Vec<Bytes>, now: Now) -> Result<(), SyncError> {
+        for bytes in entries {
+            let dot = entry_wire::decode(bytes)?.head.dot;
+            if dot.origin == peer.origin() {
+                self.incoming.acks.entry(peer.origin()).or_default().advance(dot);
+            }
+        }
+        self.outgoing.acknowledged(self.incoming.ack_of(peer.origin()), now);
+        self.incoming.passed_over = true;
+        self.arrived(number, None, now);
+        Ok(())
+    }
+
+    /// Gives those entries to the replica that have all they depend on.
+    pub(super) fn take_parked(&mut self, round: &mut Round<'_>, peer: &Peer) -> Result<(), SyncError> {
+        let (replica, now) = (round.replica, round.now);
+        let inc = &mut self.incoming;
+        if inc.parked.is_empty() {
+            return Ok(());
+        }
+        if replica.is_outlived(peer.member, &peer.births) {
+            return Err(SyncError::Outlived(peer.member));
+        }
+        let (mut entries, mut waiting) = (Vec::with_capacity(inc.parked.len()), VecDeque::new());
+        let (mut expanded, mut no_base) = (0, false);
+        // The peer sends in causal order, so that one pass finds all that can be taken.
+        while let Some((entry, len)) = inc.parked.pop_front() {
+            let dot = entry.head.dot;
+            if inc.known(replica, dot) {
+                self.tally.duplicates += 1;
+                inc.parked_bytes -= len;
+                continue;
+            }
+            let sum = entry.expanded_len().saturating_add(expanded);
+            if !inc.ready(replica, &entry) || (sum > EXPANDED_BYTES_MAX && !entries.is_empty()) {
+                waiting.push_back((entry, len));
+                continue;
+            }
+            let recent = &inc.recent.values;
+            let find = |keyspace, key: &Key, hash| {
+                recent.get(&hash).cloned().or_else(|| replica.value_by_hash(keyspace, key, hash))
+            };
+            let entry = match entry.resolve(find) {
+                Ok(entry) => entry,
+                Err(Unresolved::NoBase) => {
+                    no_base = true;
+                    break;
+                }
+                Err(Unresolved::Damaged(error)) => return Err(DecodeError::Delta(error).into()),
+            };
+            expanded = sum;
+            inc.parked_bytes -= len;
+            inc.parked_ms = now.mono_ms;
+            for change in &entry.changes {
+                if let ChangeKind::Put { value, .. } = &change.kind {
+                    inc.recent.add(value);
+                }
+            }
+            inc.handed.advance(dot);
+            entries.push(entry);
+        }
+        inc.parked = waiting;
+        self.tally.received_entries += entries.len() as u64;
+        if !entries.is_empty() {
+            round.effects.inputs.push(Input::Entries { from: peer.member, births: Arc::clone(&peer.births), entries });
+        }
+        let impatient = now.mono_ms >= self.incoming.parked_ms.saturating_add(self.exchange.tuning().patience_ms);
+        if no_base {
+            self.tally.missing_bases += 1;
+            round.effects.messages.push(self.ask_again(replica, now, true));
+        } else if !self.incoming.parked.is_empty() && impatient {
+            round.effects.messages.push(self.ask_again(replica, now, false));
+        }
+        Ok(())
+    }
+
+    /// Asks for everything from here on.
+    pub(super) fn ask_again(&mut self, replica: &Replica, now: Now, whole: bool) -> Message {
+        let inc = &mut self.incoming;
+        inc.epoch += 1;
+        inc.number = 0;
+        inc.later.clear();
+        inc.parked.clear();
+        inc.parked_bytes = 0;
+        self.tally.again += 1;
+        let mut have = replica.vector().clone();
+        have.merge(&inc.handed);
+        let again = Message::Again { epoch: inc.epoch, have, whole };
+        inc.asked = Some((again.clone(), now.mono_ms));
+        again
+    }
+
+    /// Whether a message is of the run that was asked for last.
+    fn of_this_run(&mut self, round: &mut Round<'_>, epoch: u32) -> bool {
+        let now = round.now;
+        let inc = &mut self.incoming;
+        if epoch == inc.epoch {
+            inc.asked = None;
+            return true;
+        }
+        let patience_ms = self.exchange.tuning().patience_ms;
+        if let Some((again, at_ms)) = &mut inc.asked
+            && now.mono_ms >= at_ms.saturating_add(patience_ms)
+        {
+            *at_ms = now.mono_ms;
+            round.effects.messages.push(again.clone());
+        }
+        false
+    }
+
+    pub(super) fn take_acks(&mut self, round: &mut Round<'_>, peer: &Peer, acks: Acks) {
+        let (_replica, _durable, now) = (round.replica, round.durable, round.now);
+        if !self.of_this_run(round, acks.epoch) {
+            return;
+        }
+        self.arrived(acks.number, Some(acks), now);
+        self.take_later(round, peer);
+        self.open_after_all(round, peer);
+    }
+
+    /// Notes that a message arrived, in or out of order.
+    fn arrived(&mut self, number: u32, acks: Option<Acks>, now: Now) {
+        let inc = &mut self.incoming;
+        if number <= inc.number {
+            return;
+        }
+        if inc.later.is_empty() {
+            inc.later_ms = now.mono_ms;
+        }
+        inc.later.entry(number).or_insert(acks);
+    }
+
+    /// Takes the acknowledgements before which nothing is missing.
+    pub(super) fn take_later(&mut self, round: &mut Round<'_>, peer: &Peer) {
+        let (replica, durable, now) = (round.replica, round.durable, round.now);
+        let inc = &mut self.incoming;
+        let mut changed = BTreeSet::new();
+        while let Some(acks) = inc.later.remove(&(inc.number + 1)) {
+            inc.number += 1;
+            inc.later_ms = now.mono_ms;
+            let Some(acks) = acks else { continue };
+            for (member, news) in [(peer.origin(), acks.own)].into_iter().chain(acks.acks) {
+                if news.is_empty() {
+                    continue;
+                }
+                inc.acks.entry(member).or_default().merge(&news);
+                changed.insert(member);
+            }
+            if let Some(links) = acks.links {
+                self.outgoing.set_links(links);
+            }
+        }
+        if changed.contains(&peer.origin()) {
+            self.outgoing.acknowledged(inc.ack_of(peer.origin()), now);
+        }
+        changed.retain(|origin| *origin != replica.identity().origin());
+        if !changed.is_empty() {
+            let acks = changed.iter().map(|member| (*member, inc.ack_of(*member).clone())).collect();
+            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks });
+        }
+        let patience_ms = self.exchange.tuning().patience_ms;
+        let overdue = now.mono_ms >= inc.later_ms.saturating_add(patience_ms);
+        if !inc.later.is_empty() && (overdue || inc.later.len() > LATER_MAX) {
+            round.effects.messages.push(self.ask_again(replica, now, false));
+        }
+    }
+
+    /// A greeting can be overtaken by what its sender told in another session since: then it only looked as if a
+    /// history were lost or a snapshot needed, and the sender goes on as if nothing were.
+    pub(super) fn open_after_all(&mut self, round: &mut Round<'_>, peer: &Peer) {
+        let (replica, durable, now) = (round.replica, round.durable, round.now);
+        let theirs = self.outgoing.theirs();
+        let had = replica.acks().get(&peer.origin());
+        let reachable = theirs.covers(replica.log_base())
+            && had.is_none_or(|had| theirs.covers(had))
+            && replica.vector().covers(&peer.begins);
+        let retry = match self.stage {
+            Stage::PeerLostTail => true,
+            Stage::Snapshot => reachable,
+            _ => false,
+        };
+        if retry {
+            self.enter(Stage::Open);
+            // What it said when it greeted counts from now on.
+            let ack = self.incoming.ack_of(peer.origin()).clone();
+            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.origin(), ack)] });
+            if std::mem::take(&mut self.incoming.passed_over) {
+                round.effects.messages.push(self.ask_again(replica, now, false));
+            }
+        }
+    }
+}
