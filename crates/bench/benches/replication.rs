@@ -184,8 +184,7 @@ fn crowd(versions: u64, behind: u64) -> Window {
             dot: dot(at),
             stamp: Stamp::new(at),
             deps: Arc::new(deps),
-            kind: ChangeKind::Put { value: pod(0, label, message), lease: None },
-            version: 2,
+            kind: ChangeKind::Put { value: pod(0, label, message), lease: None, version: 2 },
             incarnation,
         });
     }

@@ -43,7 +43,7 @@ pub use replica::remote::CLOCK_DRAG_MAX_MS;
 pub use replica::sweep::Sweep;
 pub use replica::turn::{Effects, HOLD_MS, Input};
 pub use store::digest::Digest;
-pub use store::system::{CONTESTED, SystemKey, birth_value, lease_ttl, lease_value};
+pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
 pub use words::chain::{CHAIN_LEN, Chain};
 pub use words::clock::{Now, Stamp};
 pub use words::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::entry::{Change, ChangeKind, Entry, EntryHead, Past, Record};
+use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Past, Record};
 use crate::replica::Replica;
 use crate::replica::turn::{Effects, Turn};
 use crate::store::system;
@@ -59,8 +59,8 @@ impl Genesis {
         let own = Incarnation { stamp: Stamp::default(), dot: DOT };
         let mut changes = vec![];
         let mut set = |key: SystemKey, value: Bytes| {
-            let kind = ChangeKind::Put { value, lease: None };
-            changes.push(Change::new(Keyspace::System, key.encode(), kind, 1, own));
+            let kind = ChangeKind::Put { value, lease: None, version: 1 };
+            changes.push(Change::new(Keyspace::System, key.encode(), kind, own));
         };
         set(SystemKey::Rules, self.rules.encode());
         for (place, founder) in self.ranked().into_iter().enumerate() {
@@ -92,16 +92,14 @@ impl Replica {
         let mut replica = Self::new(identity);
         let entry = genesis.entry();
         let (number, dot) = (replica.journal.number(), entry.head.dot);
-        for change in &entry.changes {
-            if let ChangeKind::Put { value, .. } = &change.kind {
-                let live = Live {
-                    value: value.clone(),
-                    lease: None,
-                    version: change.version,
-                    incarnation: change.incarnation,
-                };
+        let mut changes = entry.changes.clone();
+        for (change, sub) in changes.iter_mut().zip(0..) {
+            if let ChangeKind::Put { value, version, .. } = &change.kind {
+                let (value, incarnation) = (value.clone(), change.incarnation);
+                let live = Live { value, lease: None, version: *version, incarnation };
                 replica.state.set_system(&change.key, Some(&live), number);
             }
+            change.applied = Some(Applied { sub, create_revision: None, later: false });
         }
         let state = replica.origins.others.entry(dot.origin).or_default();
         state.chain = state.chain.extend(&entry.head, &entry.changes);
@@ -111,8 +109,8 @@ impl Replica {
         let record = Record {
             number,
             revision: None,
-            head: entry.head,
-            changes: entry.changes,
+            head: Some(entry.head),
+            changes,
             outcomes: vec![],
             trimmed: false,
             settled: true,

@@ -314,7 +314,7 @@ pub enum Command {
 }
 
 /// The answer to a read.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RangeReply {
     /// The replica's revision when it was read (not the revision that was asked for).
     pub revision: Revision,
@@ -362,9 +362,9 @@ pub enum OpReply {
 /// The answer to a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TxnReply {
-    /// The revision of its writes, or the present one when it wrote nothing. Meaningful on the outermost only: etcd
-    /// leaves the header of a nested answer empty.
-    pub revision: Revision,
+    /// The revision of its writes, or the present one when it wrote nothing. `None` for a nested one: etcd leaves the
+    /// header of its answer empty.
+    pub revision: Option<Revision>,
     /// Whether all compares held.
     pub succeeded: bool,
     /// Answers of the branch that was run, step by step.

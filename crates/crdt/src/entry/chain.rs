@@ -31,12 +31,12 @@ impl Chain {
             }
         }
         for change in changes.iter().filter(|change| !change.local) {
-            let (kind, value, lease) = match &change.kind {
-                ChangeKind::Put { value, lease } => (1, &value[..], lease.map_or(0, LeaseId::get)),
-                ChangeKind::Delete => (2, &[][..], 0),
-                ChangeKind::Expire => (3, &[][..], 0),
+            let (kind, value, lease, version) = match &change.kind {
+                ChangeKind::Put { value, lease, version } => (1, &value[..], lease.map_or(0, LeaseId::get), *version),
+                ChangeKind::Delete => (2, &[][..], 0, 0),
+                ChangeKind::Expire => (3, &[][..], 0, 0),
             };
-            let life = change.incarnation;
+            let incarnation = change.incarnation;
             // One update for all that has a fixed length: each costs a copy and a branch.
             let mut fixed = [0; 58];
             fixed[0] = u8::from(change.keyspace == Keyspace::System);
@@ -45,16 +45,16 @@ impl Chain {
                 change.key.len() as u64,
                 lease as u64,
                 value.len() as u64,
-                change.version as u64,
-                life.stamp.get(),
-                life.dot.origin.replica.get(),
-                life.dot.origin.birth.get(),
+                version as u64,
+                incarnation.stamp.get(),
+                incarnation.dot.origin.replica.get(),
+                incarnation.dot.origin.birth.get(),
             ];
             for (place, number) in fixed[2..].chunks_exact_mut(8).zip(numbers) {
                 place.copy_from_slice(&number.to_le_bytes());
             }
             hasher.update(&fixed);
-            hasher.update(&life.dot.seq.to_le_bytes());
+            hasher.update(&incarnation.dot.seq.to_le_bytes());
             hasher.update(&change.key);
             hasher.update(value);
         }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::words::id::LeaseId;
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
-use crate::words::value::Incarnation;
+use crate::words::value::{Incarnation, Live};
 
 /// The last change of each key, in order.
 pub fn net(changes: &[Change]) -> Vec<&Change> {
@@ -18,7 +18,7 @@ pub fn net(changes: &[Change]) -> Vec<&Change> {
     net
 }
 
-/// What a version is.
+/// What was done to a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeKind {
     /// The key was written.
@@ -27,6 +27,8 @@ pub enum ChangeKind {
         value: Bytes,
         /// The lease it hangs on.
         lease: Option<LeaseId>,
+        /// How often the key was written in this incarnation, counted from 1.
+        version: i64,
     },
     /// The key was deleted.
     Delete,
@@ -34,23 +36,27 @@ pub enum ChangeKind {
     Expire,
 }
 
-/// What a change gave on this replica.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Applied {
-    /// The key is as the change says, at the record's revision.
-    #[default]
-    AsIs,
-    /// The same at the revision after it: another life of the key was ended at the record's own.
-    Later,
-    /// Nothing: the transaction wrote the key again, or a merge gave something else (which is in the record's outcomes).
-    Not,
+impl Live {
+    /// The put that makes a key hold this.
+    pub(crate) fn put(&self) -> ChangeKind {
+        ChangeKind::Put { value: self.value.clone(), lease: self.lease, version: self.version }
+    }
+}
+
+/// How a replica shows a change in its own history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// The position within the revision, counted from 0.
+    pub sub: u32,
+    /// When the incarnation began, by this replica's revisions; `None` for a delete and for system keys.
+    pub create_revision: Option<Revision>,
+    /// Whether it stands at the revision after the record's: another incarnation of the key was ended at the record's own.
+    pub later: bool,
 }
 
 /// One key's part in an entry, with what applying it gave on this replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// The position within the revision. Local: it does not travel.
-    pub sub: u32,
     /// Which keyspace the key is of.
     pub keyspace: Keyspace,
     /// Whether it stays on this replica: it is no part of the entry that travels, nor of the state hash.
@@ -59,32 +65,22 @@ pub struct Change {
     pub key: Key,
     /// What happened to it.
     pub kind: ChangeKind,
-    /// Create revision on this replica (client keys; zero otherwise). Local: it does not travel.
-    pub create_revision: Revision,
-    /// The version number, zero for a delete.
-    pub version: i64,
-    /// The life of the key that this belongs to.
+    /// The incarnation of the key that this belongs to; of a delete the one that it ended.
     pub incarnation: Incarnation,
-    /// What it gave on this replica. Local: it does not travel.
-    pub applied: Applied,
+    /// How this replica shows it. `None` where it does not: the transaction wrote the key again, a merge gave something
+    /// else, or the change is on its way between replicas.
+    pub applied: Option<Applied>,
 }
 
 impl Change {
     /// A change as it travels.
-    pub(crate) fn new(keyspace: Keyspace, key: Key, kind: ChangeKind, version: i64, incarnation: Incarnation) -> Self {
-        let (sub, local, create_revision, applied) = (0, false, Revision::default(), Applied::AsIs);
-        Self { sub, keyspace, local, key, kind, create_revision, version, incarnation, applied }
-    }
-
-    /// The same key deleted, where that ended the given incarnation.
-    #[must_use]
-    pub(crate) fn deleted(&self, incarnation: Incarnation) -> Self {
-        Self { local: self.local, ..Self::new(self.keyspace, self.key.clone(), ChangeKind::Delete, 0, incarnation) }
+    pub(crate) fn new(keyspace: Keyspace, key: Key, kind: ChangeKind, incarnation: Incarnation) -> Self {
+        Self { keyspace, local: false, key, kind, incarnation, applied: None }
     }
 
     /// The change without what is this replica's own.
     #[must_use]
     pub fn travelling(&self) -> Self {
-        Self { sub: 0, create_revision: Revision::default(), applied: Applied::AsIs, ..self.clone() }
+        Self { applied: None, ..self.clone() }
     }
 }

@@ -41,7 +41,7 @@ pub(super) mod wire {
     use bytes::Bytes;
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Dot {
+    pub struct StoredDot {
         #[prost(fixed64, tag = "1")]
         pub replica: u64,
         #[prost(fixed64, tag = "2")]
@@ -51,9 +51,9 @@ pub(super) mod wire {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Change {
-        /// Keyspace (bit 0), local (bit 1), kind (bits 2 and 3: 1 put, 2 delete, 3 expire), applied (bits 4 and 5: 0 as
-        /// is, 1 later, 2 not).
+    pub struct StoredChange {
+        /// Keyspace (bit 0), local (bit 1), kind (bits 2 and 3: 1 put, 2 delete, 3 expire), applied (bits 4 and 5: 0 at the
+        /// record's revision, 1 at the next one, 2 not at all).
         #[prost(uint32, tag = "1")]
         pub flags: u32,
         #[prost(uint32, tag = "2")]
@@ -62,42 +62,44 @@ pub(super) mod wire {
         pub key: Bytes,
         #[prost(bytes = "bytes", tag = "4")]
         pub value: Bytes,
-        #[prost(int64, tag = "5")]
-        pub lease: i64,
-        #[prost(int64, tag = "6")]
-        pub create_revision: i64,
+        #[prost(int64, optional, tag = "5")]
+        pub lease: Option<i64>,
+        #[prost(int64, optional, tag = "6")]
+        pub create_revision: Option<i64>,
+        /// Of a put.
         #[prost(int64, tag = "7")]
         pub version: i64,
         /// Absent when this very record began the incarnation.
         #[prost(message, optional, tag = "8")]
-        pub incarnation: Option<Dot>,
+        pub incarnation: Option<StoredDot>,
         #[prost(fixed64, tag = "9")]
         pub incarnation_stamp: u64,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Record {
+    pub struct StoredRecord {
         #[prost(uint64, tag = "1")]
         pub number: u64,
-        #[prost(int64, tag = "2")]
-        pub revision: i64,
+        #[prost(int64, optional, tag = "2")]
+        pub revision: Option<i64>,
+        /// Absent where the record holds no entry; then so are fields 4 to 6, 10 and 11.
         #[prost(message, optional, tag = "3")]
-        pub dot: Option<Dot>,
+        pub dot: Option<StoredDot>,
         #[prost(fixed64, tag = "4")]
         pub stamp: u64,
         #[prost(message, repeated, tag = "5")]
-        pub depends: Vec<Dot>,
+        pub depends: Vec<StoredDot>,
         #[prost(bytes = "bytes", tag = "6")]
         pub previous: Bytes,
         #[prost(message, repeated, tag = "7")]
-        pub changes: Vec<Change>,
+        pub changes: Vec<StoredChange>,
         #[prost(bool, tag = "8")]
         pub trimmed: bool,
         #[prost(message, repeated, tag = "9")]
-        pub outcomes: Vec<Change>,
-        /// 0: it stands for itself alone.
-        #[prost(uint64, tag = "10")]
-        pub first_seq: u64,
+        pub outcomes: Vec<StoredChange>,
+        /// Absent where it stands for itself alone.
+        #[prost(uint64, optional, tag = "10")]
+        pub first_seq: Option<u64>,
         #[prost(bytes = "bytes", optional, tag = "11")]
         pub resulting: Option<Bytes>,
         #[prost(bool, tag = "12")]
@@ -134,11 +136,11 @@ pub(super) fn unseal(bytes: &Bytes) -> Result<Bytes, CodecError> {
     Ok(bytes.slice(..end))
 }
 
-pub(super) fn dot_to_wire(dot: Dot) -> wire::Dot {
-    wire::Dot { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+pub(super) fn dot_to_wire(dot: Dot) -> wire::StoredDot {
+    wire::StoredDot { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
 }
 
-pub(super) fn dot_from_wire(dot: &wire::Dot) -> Dot {
+pub(super) fn dot_from_wire(dot: &wire::StoredDot) -> Dot {
     let origin = Origin { replica: ReplicaId::new(dot.replica), birth: Birth::new(dot.birth) };
     Dot { origin, seq: dot.seq }
 }
@@ -148,80 +150,86 @@ pub(super) fn chain_from_wire(bytes: &[u8]) -> Result<Chain, CodecError> {
 }
 
 impl Change {
-    fn to_wire(&self, own: Incarnation) -> wire::Change {
-        let (kind, value, lease) = match &self.kind {
-            ChangeKind::Put { value, lease } => (1, value.clone(), *lease),
-            ChangeKind::Delete => (2, Bytes::new(), None),
-            ChangeKind::Expire => (3, Bytes::new(), None),
+    fn to_wire(&self, own: Option<Incarnation>) -> wire::StoredChange {
+        let (kind, value, lease, version) = match &self.kind {
+            ChangeKind::Put { value, lease, version } => (1, value.clone(), *lease, *version),
+            ChangeKind::Delete => (2, Bytes::new(), None, 0),
+            ChangeKind::Expire => (3, Bytes::new(), None, 0),
         };
-        let applied = match self.applied {
-            Applied::AsIs => 0,
-            Applied::Later => 1,
-            Applied::Not => 2,
-        };
-        let elsewhere = self.incarnation != own;
-        wire::Change {
+        let applied = self.applied.map_or(2, |applied| u32::from(applied.later));
+        let elsewhere = Some(self.incarnation) != own;
+        wire::StoredChange {
             flags: u32::from(self.keyspace == Keyspace::System) | u32::from(self.local) << 1 | kind << 2 | applied << 4,
-            sub: self.sub,
+            sub: self.applied.map_or(0, |applied| applied.sub),
             key: self.key.clone(),
             value,
-            lease: lease.map_or(0, LeaseId::get),
-            create_revision: self.create_revision.get(),
-            version: self.version,
+            lease: lease.map(LeaseId::get),
+            create_revision: self.applied.and_then(|applied| applied.create_revision).map(Revision::get),
+            version,
             incarnation: elsewhere.then(|| dot_to_wire(self.incarnation.dot)),
             incarnation_stamp: if elsewhere { self.incarnation.stamp.get() } else { 0 },
         }
     }
 
-    fn from_wire(wire: wire::Change, own: Incarnation) -> Result<Self, CodecError> {
+    fn from_wire(wire: wire::StoredChange, own: Option<Incarnation>) -> Result<Self, CodecError> {
         let kind = match wire.flags >> 2 & 3 {
-            1 => ChangeKind::Put { value: wire.value, lease: LeaseId::from_wire(wire.lease) },
+            1 => {
+                let lease = wire.lease.map(LeaseId::new);
+                ChangeKind::Put { value: wire.value, lease, version: wire.version }
+            }
             2 => ChangeKind::Delete,
             3 => ChangeKind::Expire,
             _ => return Err(CodecError::Field("kind of change")),
         };
+        let create_revision = wire.create_revision.map(Revision::new);
         let applied = match wire.flags >> 4 {
-            0 => Applied::AsIs,
-            1 => Applied::Later,
-            2 => Applied::Not,
+            later @ (0 | 1) => Some(Applied { sub: wire.sub, create_revision, later: later == 1 }),
+            2 => None,
             _ => return Err(CodecError::Field("way of applying")),
         };
         if wire.key.is_empty() {
             return Err(CodecError::Field("key"));
         }
+        let named = wire
+            .incarnation
+            .map(|dot| Incarnation { stamp: Stamp::new(wire.incarnation_stamp), dot: dot_from_wire(&dot) });
         Ok(Self {
-            sub: wire.sub,
             keyspace: if wire.flags & 1 == 0 { Keyspace::Client } else { Keyspace::System },
             local: wire.flags & 2 != 0,
             key: wire.key,
             kind,
-            create_revision: Revision::new(wire.create_revision),
-            version: wire.version,
-            incarnation: wire
-                .incarnation
-                .map_or(own, |dot| Incarnation { stamp: Stamp::new(wire.incarnation_stamp), dot: dot_from_wire(&dot) }),
+            incarnation: named.or(own).ok_or(CodecError::Field("incarnation"))?,
             applied,
         })
+    }
+}
+
+impl EntryHead {
+    /// The incarnation of the keys that the entry creates.
+    fn own(&self) -> Incarnation {
+        Incarnation { stamp: self.stamp, dot: self.dot }
     }
 }
 
 impl Record {
     /// The record as the journal keeps it.
     pub fn encode(&self) -> Bytes {
-        let own = Incarnation { stamp: self.head.stamp, dot: self.head.dot };
+        let head = self.head.as_ref();
+        let own = head.map(EntryHead::own);
         let changes = |changes: &[Change]| changes.iter().map(|change| change.to_wire(own)).collect();
-        let wire = wire::Record {
+        let chain = |chain: Chain| Bytes::copy_from_slice(chain.as_bytes());
+        let wire = wire::StoredRecord {
             number: self.number,
-            revision: self.revision.map_or(0, Revision::get),
-            dot: Some(dot_to_wire(self.head.dot)),
-            stamp: self.head.stamp.get(),
-            depends: self.head.depends.iter().map(dot_to_wire).collect(),
-            previous: Bytes::copy_from_slice(self.head.previous.as_bytes()),
+            revision: self.revision.map(Revision::get),
+            dot: head.map(|head| dot_to_wire(head.dot)),
+            stamp: head.map_or(0, |head| head.stamp.get()),
+            depends: head.iter().flat_map(|head| head.depends.iter()).map(dot_to_wire).collect(),
+            previous: head.map(|head| chain(head.previous)).unwrap_or_default(),
             changes: changes(&self.changes),
             trimmed: self.trimmed,
             outcomes: changes(&self.outcomes),
-            first_seq: if self.head.first_seq == self.head.dot.seq { 0 } else { self.head.first_seq },
-            resulting: self.head.resulting.map(|chain| Bytes::copy_from_slice(chain.as_bytes())),
+            first_seq: head.map(|head| head.first_seq).filter(|first| head.is_some_and(|head| *first != head.dot.seq)),
+            resulting: head.and_then(|head| head.resulting).map(chain),
             settled: self.settled,
             left_out: self.left_out,
         };
@@ -233,24 +241,26 @@ impl Record {
     /// # Errors
     /// When the bytes are no record.
     pub fn decode(bytes: Bytes) -> Result<Self, CodecError> {
-        let wire = wire::Record::decode(unseal(&bytes)?)?;
-        let dot = dot_from_wire(&wire.dot.ok_or(CodecError::Field("name"))?);
-        let stamp = Stamp::new(wire.stamp);
-        let own = Incarnation { stamp, dot };
-        let changes = |changes: Vec<wire::Change>| {
+        let wire = wire::StoredRecord::decode(unseal(&bytes)?)?;
+        let head = match wire.dot.map(|dot| dot_from_wire(&dot)) {
+            Some(dot) => Some(EntryHead {
+                dot,
+                first_seq: wire.first_seq.unwrap_or(dot.seq),
+                stamp: Stamp::new(wire.stamp),
+                depends: wire.depends.iter().map(dot_from_wire).collect(),
+                previous: chain_from_wire(&wire.previous)?,
+                resulting: wire.resulting.map(|bytes| chain_from_wire(&bytes)).transpose()?,
+            }),
+            None => None,
+        };
+        let own = head.as_ref().map(EntryHead::own);
+        let changes = |changes: Vec<wire::StoredChange>| {
             changes.into_iter().map(|c| Change::from_wire(c, own)).collect::<Result<Vec<_>, _>>()
         };
         Ok(Self {
             number: wire.number,
-            revision: (wire.revision != 0).then(|| Revision::new(wire.revision)),
-            head: EntryHead {
-                dot,
-                first_seq: if wire.first_seq == 0 { dot.seq } else { wire.first_seq },
-                stamp,
-                depends: wire.depends.iter().map(dot_from_wire).collect(),
-                previous: chain_from_wire(&wire.previous)?,
-                resulting: wire.resulting.map(|bytes| chain_from_wire(&bytes)).transpose()?,
-            },
+            revision: wire.revision.map(Revision::new),
+            head,
             changes: changes(wire.changes)?,
             outcomes: changes(wire.outcomes)?,
             trimmed: wire.trimmed,

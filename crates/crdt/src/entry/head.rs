@@ -13,12 +13,21 @@ use crate::words::vector::VersionVector;
 /// Where the log of an origin's entries begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OriginHead {
-    /// Its last entry before the log (the origin with a `seq` of zero when all of them are in it).
-    pub dot: Dot,
+    /// The origin.
+    pub origin: Origin,
+    /// How many of its entries lie before the log.
+    pub before: u64,
     /// The chain hash up to it.
     pub chain: Chain,
     /// All that its origin had applied then besides its own entries.
     pub deps: VersionVector,
+}
+
+impl OriginHead {
+    /// Its last entry before the log, if there is one.
+    pub fn last(&self) -> Option<Dot> {
+        (self.before > 0).then_some(Dot { origin: self.origin, seq: self.before })
+    }
 }
 
 /// How far a replica may trust that no peer knows more of it than it does itself.
@@ -73,7 +82,7 @@ pub struct Head {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct WireAck {
+struct StoredAck {
     #[prost(fixed64, tag = "1")]
     member: u64,
     #[prost(bytes = "bytes", tag = "2")]
@@ -83,17 +92,21 @@ struct WireAck {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct WireOrigin {
-    #[prost(message, optional, tag = "1")]
-    dot: Option<wire::Dot>,
-    #[prost(bytes = "bytes", tag = "2")]
+struct StoredOrigin {
+    #[prost(fixed64, tag = "1")]
+    replica: u64,
+    #[prost(fixed64, tag = "2")]
+    birth: u64,
+    #[prost(uint64, tag = "3")]
+    before: u64,
+    #[prost(bytes = "bytes", tag = "4")]
     chain: Bytes,
-    #[prost(bytes = "bytes", tag = "3")]
+    #[prost(bytes = "bytes", tag = "5")]
     deps: Bytes,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct WireHead {
+struct StoredHead {
     #[prost(uint32, tag = "1")]
     format: u32,
     #[prost(fixed64, tag = "2")]
@@ -111,7 +124,7 @@ struct WireHead {
     #[prost(int64, optional, tag = "8")]
     compacted: Option<i64>,
     #[prost(message, repeated, tag = "9")]
-    vector: Vec<wire::Dot>,
+    vector: Vec<wire::StoredDot>,
     #[prost(bytes = "bytes", tag = "10")]
     chain: Bytes,
     #[prost(fixed64, tag = "11")]
@@ -125,9 +138,9 @@ struct WireHead {
     #[prost(bytes = "bytes", tag = "16")]
     floor: Bytes,
     #[prost(message, repeated, tag = "17")]
-    acks: Vec<WireAck>,
+    acks: Vec<StoredAck>,
     #[prost(message, repeated, tag = "18")]
-    origins: Vec<WireOrigin>,
+    origins: Vec<StoredOrigin>,
     #[prost(uint64, tag = "19")]
     offered: u64,
     #[prost(int64, optional, tag = "20")]
@@ -160,17 +173,19 @@ fn from_below(top: &VersionVector, mut bytes: &[u8]) -> Result<VersionVector, Co
 impl Head {
     /// The head as the journal keeps it. Its vectors must lie below its own.
     pub fn encode(&self) -> Bytes {
-        let origins = self.origins.iter().map(|origin| WireOrigin {
-            dot: Some(codec::dot_to_wire(origin.dot)),
+        let origins = self.origins.iter().map(|origin| StoredOrigin {
+            replica: origin.origin.replica.get(),
+            birth: origin.origin.birth.get(),
+            before: origin.before,
             chain: Bytes::copy_from_slice(origin.chain.as_bytes()),
             deps: below(&self.vector, &origin.deps),
         });
-        let acks = self.acks.iter().map(|(origin, ack)| WireAck {
+        let acks = self.acks.iter().map(|(origin, ack)| StoredAck {
             member: origin.replica.get(),
             vector: below(&self.vector, ack),
             birth: origin.birth.get(),
         });
-        codec::seal(&WireHead {
+        codec::seal(&StoredHead {
             format: FORMAT,
             cluster: self.identity.cluster.get(),
             replica: self.identity.replica.get(),
@@ -199,21 +214,22 @@ impl Head {
     /// # Errors
     /// When the bytes are no head, or one of a newer format.
     pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
-        let wire = WireHead::decode(codec::unseal(bytes)?)?;
+        let wire = StoredHead::decode(codec::unseal(bytes)?)?;
         if wire.format > FORMAT {
             return Err(CodecError::Newer { found: wire.format });
         }
         let hash =
             |bytes: &[u8]| bytes.try_into().map(u128::from_le_bytes).map_err(|_| CodecError::Field("state hash"));
         let vector: VersionVector = wire.vector.iter().map(codec::dot_from_wire).collect();
-        let origin = |origin: WireOrigin| {
+        let origin = |origin: StoredOrigin| {
             Ok(OriginHead {
-                dot: codec::dot_from_wire(&origin.dot.ok_or(CodecError::Field("origin"))?),
+                origin: Origin { replica: ReplicaId::new(origin.replica), birth: Birth::new(origin.birth) },
+                before: origin.before,
                 chain: codec::chain_from_wire(&origin.chain)?,
                 deps: from_below(&vector, &origin.deps)?,
             })
         };
-        let ack = |ack: WireAck| {
+        let ack = |ack: StoredAck| {
             let origin = Origin { replica: ReplicaId::new(ack.member), birth: Birth::new(ack.birth) };
             Ok((origin, from_below(&vector, &ack.vector)?))
         };
@@ -254,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_head_of_a_newer_format_is_refused() {
-        let wire = WireHead { format: FORMAT + 1, ..WireHead::default() };
+        let wire = StoredHead { format: FORMAT + 1, ..StoredHead::default() };
         let error = Head::decode(&codec::seal(&wire)).unwrap_err();
         assert!(matches!(error, CodecError::Newer { found } if found == FORMAT + 1));
     }

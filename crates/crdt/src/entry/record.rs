@@ -1,6 +1,6 @@
 //! Entries and the records that journal them.
 
-use crate::entry::change::{Applied, Change, ChangeKind, net};
+use crate::entry::change::{Change, ChangeKind, net};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
@@ -55,12 +55,12 @@ impl Entry {
 pub struct Record {
     /// This replica's own number of it.
     pub number: u64,
-    /// The revision it took here, if it touched client keys. One whose changes or outcomes are partly
-    /// [`Applied::Later`] took the next one too.
+    /// The revision it took here, if it touched client keys. If some of its changes or outcomes are applied
+    /// [later](Applied::later), it took the next one too.
     pub revision: Option<Revision>,
-    /// The entry's name and place. An entry whose changes are all local still has one here, with a `seq` of zero: it
-    /// is never sent, so it takes no dot.
-    pub head: EntryHead,
+    /// The entry's name and place. `None` where the record holds no entry: all its changes stay on this replica, or it
+    /// came with a snapshot.
+    pub head: Option<EntryHead>,
     /// Its changes; only those that are still needed once `trimmed`.
     pub changes: Vec<Change>,
     /// What the keys became that are not simply as the entry's changes say.
@@ -76,13 +76,14 @@ pub struct Record {
 impl Record {
     /// What happened to keys here, in order.
     pub fn effective(&self) -> impl Iterator<Item = &Change> {
-        let at = |applied| self.changes.iter().chain(&self.outcomes).filter(move |change| change.applied == applied);
-        at(Applied::AsIs).chain(at(Applied::Later))
+        let is = |change: &Change, later| change.applied.is_some_and(|applied| applied.later == later);
+        let all = move |later| self.changes.iter().chain(&self.outcomes).filter(move |change| is(change, later));
+        all(false).chain(all(true))
     }
 
     /// The entry in it, as it travels.
-    pub fn entry(&self) -> Entry {
+    pub fn entry(&self) -> Option<Entry> {
         let changes = self.changes.iter().filter(|change| !change.local).map(Change::travelling).collect();
-        Entry { head: self.head.clone(), changes }
+        Some(Entry { head: self.head.clone()?, changes })
     }
 }

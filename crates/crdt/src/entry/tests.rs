@@ -13,35 +13,33 @@ use bytes::Bytes;
 fn record() -> Record {
     let origin = Origin { replica: ReplicaId::new(u64::MAX), birth: Birth::new(9) };
     let own = Incarnation { stamp: Stamp::new(77), dot: Dot { origin, seq: 3 } };
+    let applied = |sub, later| Some(Applied { sub, create_revision: Some(Revision::new(4)), later });
     let change = |sub, kind, incarnation| Change {
-        sub,
         keyspace: Keyspace::Client,
         local: sub == 1,
         key: Key::from_static(b"k"),
         kind,
-        create_revision: Revision::new(4),
-        version: 1,
         incarnation,
-        applied: Applied::AsIs,
+        applied: applied(sub, false),
     };
     let older = Incarnation { stamp: Stamp::new(5), dot: Dot { origin, seq: 1 } };
     Record {
         number: 12,
         revision: Some(Revision::new(5)),
-        head: EntryHead {
+        head: Some(EntryHead {
             dot: own.dot,
             first_seq: 2,
             stamp: own.stamp,
             depends: VersionVector::default(),
             previous: Chain::from_wire(&[7; CHAIN_LEN]).unwrap(),
             resulting: None,
-        },
+        }),
         changes: vec![
-            change(0, ChangeKind::Put { value: Bytes::new(), lease: Some(LeaseId::new(-3)) }, own),
+            change(0, ChangeKind::Put { value: Bytes::new(), lease: Some(LeaseId::new(-3)), version: 1 }, own),
             change(1, ChangeKind::Delete, older),
-            change(2, ChangeKind::Expire, older),
+            Change { applied: None, ..change(2, ChangeKind::Expire, older) },
         ],
-        outcomes: vec![Change { applied: Applied::Later, ..change(3, ChangeKind::Expire, older) }],
+        outcomes: vec![Change { applied: applied(3, true), ..change(3, ChangeKind::Expire, older) }],
         trimmed: false,
         settled: true,
         left_out: false,
@@ -51,6 +49,8 @@ fn record() -> Record {
 #[test]
 fn records_come_back_as_they_were() {
     assert_eq!(Record::decode(record().encode()).unwrap(), record());
+    let no_entry = Record { head: None, ..record() };
+    assert_eq!(Record::decode(no_entry.encode()).unwrap(), no_entry);
 }
 
 #[test]
@@ -73,11 +73,12 @@ fn every_cut_and_every_flipped_byte_is_handled() {
 #[test]
 fn the_chain_covers_what_travels_and_nothing_else() {
     let record = record();
-    let chain = Chain::default().extend(&record.head, &record.changes);
+    let head = record.head.clone().unwrap();
+    let chain = Chain::default().extend(&head, &record.changes);
     let mut other = record.clone();
-    other.changes[0].create_revision = Revision::new(99);
+    other.changes[0].applied = None;
     other.changes[1].key = Key::from_static(b"local");
-    assert_eq!(chain, Chain::default().extend(&other.head, &other.changes));
+    assert_eq!(chain, Chain::default().extend(&head, &other.changes));
     other.changes[0].key = Key::from_static(b"other");
-    assert_ne!(chain, Chain::default().extend(&other.head, &other.changes));
+    assert_ne!(chain, Chain::default().extend(&head, &other.changes));
 }

@@ -1,6 +1,6 @@
 //! What concurrent versions of a key mean together: pure functions of the versions, of nothing else.
 //!
-//! The [`Window`] of a key holds its unsettled versions; its [`Outcome`] says what the key is. This module is public so
+//! The [`Window`] of a key holds its unsettled versions; its [`MergeOutcome`] says what the key is. This module is public so
 //! that tests and benches can drive it without a replica.
 
 pub(crate) mod graph;
@@ -16,7 +16,7 @@ pub use object::leaves::{assemble, flatten};
 pub use object::path::Path;
 pub use object::schema::Schema;
 pub use object::{Object, peek_node, peek_uid};
-pub use outcome::{Outcome, begins_anew, replaces};
+pub use outcome::{MergeOutcome, begins_anew, replaces};
 pub use rules::{CounterRule, Rules};
 pub use version::Version;
 pub use window::{Settled, Window};

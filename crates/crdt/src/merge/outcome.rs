@@ -25,7 +25,7 @@ use crate::words::value::{Incarnation, Live};
 
 /// What a key is, and how that was decided.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct MergeOutcome {
     /// What the key holds; `None` when it is not there.
     pub live: Option<Live>,
     /// The rule that decided between concurrent versions; `None` when there were none.
@@ -37,7 +37,7 @@ pub struct Outcome {
     pub replaced: bool,
 }
 
-impl Outcome {
+impl MergeOutcome {
     /// The outcome where nothing was concurrent.
     pub fn fast_forward(live: Option<Live>) -> Self {
         Self { live, rule: None, given_up: vec![], replaced: false }
@@ -83,14 +83,14 @@ pub(crate) fn merge(
     rules: &Rules,
     keyspace: Keyspace,
     key: &[u8],
-) -> Outcome {
+) -> MergeOutcome {
     let mut outcome = decide(base, versions, rules, keyspace, key);
     // The versions are in the order in which they arrived, which must not show.
     outcome.given_up.sort_unstable();
     outcome
 }
 
-fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
+fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Keyspace, key: &[u8]) -> MergeOutcome {
     let heads: Vec<&Version> = version::heads(versions).collect();
     let dead = dead(base, versions);
     let mut given_up = vec![];
@@ -107,7 +107,7 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
         }
     }
     if live.is_empty() {
-        return Outcome { live: None, rule: Some(Rule::DeletedIncarnation), given_up, replaced: false };
+        return MergeOutcome { live: None, rule: Some(Rule::DeletedIncarnation), given_up, replaced: false };
     }
     // An expiry that a put revived was given up; a delete did what it was to do.
     given_up.extend(heads.iter().filter(|head| head.kind == ChangeKind::Expire).map(|head| whole(head)));
@@ -118,7 +118,7 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
     let incarnations: BTreeSet<Incarnation> = live.iter().map(|head| head.incarnation).collect();
     let kubernetes = rules.is_kubernetes(keyspace, key);
     let (Some(&first), Some(&last)) = (incarnations.first(), incarnations.last()) else {
-        return Outcome { live: None, rule: Some(rule), given_up, replaced: false };
+        return MergeOutcome { live: None, rule: Some(rule), given_up, replaced: false };
     };
     let (stays, rule) = match incarnations.len() {
         1 => (first, rule),
@@ -133,12 +133,12 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
         stays
     });
     if let [head] = live[..] {
-        return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
+        return MergeOutcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
     }
     if kubernetes && let Some(merged) = fields(base, versions, &live, rules) {
         given_up.extend(merged.given_up);
         let value = Some(joined(&live, merged.value, stays));
-        return Outcome { live: value, rule: Some(Rule::FieldMerge), given_up, replaced: merged.replaced };
+        return MergeOutcome { live: value, rule: Some(Rule::FieldMerge), given_up, replaced: merged.replaced };
     }
     last_writer(&live, |_| 0, Rule::LastWriter, given_up)
 }
@@ -198,19 +198,19 @@ fn dead(base: Option<&Live>, versions: &[Version]) -> BTreeSet<Incarnation> {
 
 /// In the system keyspace the last writer wins, whatever the incarnation; of one lease granted twice the longest stays. Of two
 /// births of one member nobody but itself can say which is the later: until it does, it counts under none.
-fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<GivenUp>) -> Outcome {
+fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<GivenUp>) -> MergeOutcome {
     if let [head] = live[..] {
-        return Outcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
+        return MergeOutcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
     }
     match system::SystemKey::decode(key) {
         Some(system::SystemKey::Lease(_)) => {
             let ttl = |value: &Bytes| system::lease_ttl(value).unwrap_or(0);
             last_writer(live, ttl, Rule::LongestLease, given_up)
         }
-        Some(system::SystemKey::Birth(_)) if live.iter().any(|head| head.kind != live[0].kind) => {
+        Some(system::SystemKey::Birth(_)) if live.iter().any(|head| value_of(head) != value_of(live[0])) => {
             let mut outcome = last_writer(live, |_| 0, Rule::ContestedBirth, given_up);
             if let Some(live) = &mut outcome.live {
-                live.value = system::birth_value(system::CONTESTED);
+                live.value = system::AnnouncedBirth::Contested.encode();
             }
             outcome
         }
@@ -218,23 +218,35 @@ fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<Given
     }
 }
 
+fn value_of(version: &Version) -> Option<&Bytes> {
+    match &version.kind {
+        ChangeKind::Put { value, .. } => Some(value),
+        ChangeKind::Delete | ChangeKind::Expire => None,
+    }
+}
+
 /// Several heads, of which one stays: the one of the highest weight, then the last written.
-fn last_writer(live: &[&Version], weight: impl Fn(&Bytes) -> i64, rule: Rule, mut given_up: Vec<GivenUp>) -> Outcome {
+fn last_writer(
+    live: &[&Version],
+    weight: impl Fn(&Bytes) -> i64,
+    rule: Rule,
+    mut given_up: Vec<GivenUp>,
+) -> MergeOutcome {
     let weigh = |head: &Version| match &head.kind {
         ChangeKind::Put { value, .. } => (weight(value), head.order()),
         ChangeKind::Delete | ChangeKind::Expire => (i64::MIN, head.order()),
     };
     let Some(winner) = live.iter().max_by_key(|head| weigh(head)) else {
-        return Outcome { live: None, rule: Some(rule), given_up, replaced: false };
+        return MergeOutcome { live: None, rule: Some(rule), given_up, replaced: false };
     };
     given_up.extend(live.iter().filter(|head| head.dot != winner.dot).map(|head| whole(head)));
     let value = winner.live().map(|won| joined(live, won.value, won.incarnation));
-    Outcome { live: value, rule: Some(rule), given_up, replaced: false }
+    MergeOutcome { live: value, rule: Some(rule), given_up, replaced: false }
 }
 
 /// A value of several heads: one version above all of them, with the lease of the last writer.
 fn joined(live: &[&Version], value: Bytes, incarnation: Incarnation) -> Live {
-    let version = live.iter().map(|head| head.version).max().unwrap_or(0).saturating_add(1);
+    let version = live.iter().filter_map(|head| Some(head.live()?.version)).max().unwrap_or(0).saturating_add(1);
     let last = live.iter().max_by_key(|head| head.order()).and_then(|head| head.live());
     Live { value, lease: last.and_then(|live| live.lease), version, incarnation }
 }

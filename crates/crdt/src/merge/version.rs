@@ -19,9 +19,7 @@ pub struct Version {
     pub deps: Arc<VersionVector>,
     /// What was done to the key.
     pub kind: ChangeKind,
-    /// The version number that its origin gave it; 0 for a delete.
-    pub version: i64,
-    /// The life of the key it belongs to, as its origin computed it; for a delete the one it ended.
+    /// The incarnation of the key it belongs to, as its origin computed it; for a delete the one it ended.
     pub incarnation: Incarnation,
 }
 
@@ -34,8 +32,9 @@ impl Version {
     /// What this version alone makes of the key.
     pub fn live(&self) -> Option<Live> {
         match &self.kind {
-            ChangeKind::Put { value, lease } => {
-                Some(Live { value: value.clone(), lease: *lease, version: self.version, incarnation: self.incarnation })
+            ChangeKind::Put { value, lease, version } => {
+                let (value, incarnation) = (value.clone(), self.incarnation);
+                Some(Live { value, lease: *lease, version: *version, incarnation })
             }
             ChangeKind::Delete | ChangeKind::Expire => None,
         }

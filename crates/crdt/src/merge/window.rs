@@ -8,7 +8,7 @@
 
 use crate::entry::ChangeKind;
 use crate::merge::graph::{self, Graph};
-use crate::merge::outcome::{self, Outcome};
+use crate::merge::outcome::{self, MergeOutcome};
 use crate::merge::rules::Rules;
 use crate::merge::version::{Version, heads};
 use crate::words::id::Dot;
@@ -74,7 +74,7 @@ impl Window {
     }
 
     /// What the key is: a function of the versions alone.
-    pub fn outcome(&self, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
+    pub fn outcome(&self, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> MergeOutcome {
         self.outcome_of(self.segments.len(), rules, keyspace, key)
     }
 
@@ -153,12 +153,12 @@ impl Window {
     }
 
     /// The outcome of the first `count` segments.
-    fn outcome_of(&self, count: usize, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Outcome {
+    fn outcome_of(&self, count: usize, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> MergeOutcome {
         // A segment of one version does not look at what is below it: start at the last such one.
         let start = (0..count).rev().find(|&i| self.segment(i).len() == 1);
         let mut outcome = match start {
-            Some(i) => Outcome::fast_forward(self.versions[self.segments[i]].live()),
-            None => Outcome::fast_forward(self.base.clone()),
+            Some(i) => MergeOutcome::fast_forward(self.versions[self.segments[i]].live()),
+            None => MergeOutcome::fast_forward(self.base.clone()),
         };
         for i in start.map_or(0, |i| i + 1)..count {
             outcome = outcome::merge(outcome.live.as_ref(), &self.versions[self.segment(i)], rules, keyspace, key);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::store::system::AnnouncedBirth;
 use crate::words::id::{Birth, Origin, ReplicaId};
 use crate::words::vector::VersionVector;
 
@@ -79,19 +80,22 @@ impl Acks {
         &self.counted
     }
 
-    /// What counts of a member. Without knowing its birth nothing does where it has told under several.
-    pub fn of(&self, member: ReplicaId, birth: Option<Birth>) -> Option<&VersionVector> {
-        if let Some(birth) = birth {
-            return self.counted.get(&Origin { replica: member, birth });
+    /// What counts of a member. Where its birth was not announced, nothing does if it has told under several.
+    pub fn of(&self, member: ReplicaId, birth: Option<AnnouncedBirth>) -> Option<&VersionVector> {
+        match birth {
+            Some(AnnouncedBirth::One(birth)) => self.counted.get(&Origin { replica: member, birth }),
+            Some(AnnouncedBirth::Contested) => None,
+            None => {
+                let first = Origin { replica: member, birth: Birth::new(u64::MIN) };
+                let mut births = self.counted.range(first..).take_while(|(origin, _)| origin.replica == member);
+                let only = births.next().map(|(_, vector)| vector);
+                only.filter(|_| births.next().is_none())
+            }
         }
-        let first = Origin { replica: member, birth: Birth::new(0) };
-        let mut births = self.counted.range(first..).take_while(|(origin, _)| origin.replica == member);
-        let only = births.next().map(|(_, vector)| vector);
-        only.filter(|_| births.next().is_none())
     }
 
     /// What all these members, under these births, have.
-    pub fn floor(&self, members: impl IntoIterator<Item = (ReplicaId, Option<Birth>)>) -> VersionVector {
+    pub fn floor(&self, members: impl IntoIterator<Item = (ReplicaId, Option<AnnouncedBirth>)>) -> VersionVector {
         let mut floor: Option<VersionVector> = None;
         for (member, birth) in members {
             let Some(ack) = self.of(member, birth) else { return VersionVector::default() };

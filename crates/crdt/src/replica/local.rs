@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::command::event::Commit;
-use crate::entry::{self, ChangeKind, EntryHead, Record};
+use crate::entry::{self, Change, ChangeKind, EntryHead, Record};
 use crate::merge::outcome;
 use crate::merge::rules::Rules;
 use crate::merge::version::Version;
@@ -13,12 +13,11 @@ use crate::replica::Replica;
 use crate::replica::log::Logged;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
-use crate::store::txn::{BeginsAnew, Place, Touched, Transaction};
+use crate::store::txn::{BeginsAnew, Touched, Transaction, TxnSlot};
 use crate::words::clock::Stamp;
 use crate::words::id::{Dot, Origin};
 use crate::words::key::{Key, Keyspace};
 use crate::words::value::Incarnation;
-use crate::words::vector::VersionVector;
 
 /// From so many unsettled versions of a key on, those that nobody needs are looked for.
 const THIN_OUT_FROM: usize = 16;
@@ -39,10 +38,10 @@ impl Replica {
         run: impl FnOnce(&mut Transaction<'_>) -> T,
     ) -> T {
         let origin = self.identity.origin();
-        let mut dot = Dot { origin, seq: self.origins.vector.get(origin) + 1 };
+        let dot = Dot { origin, seq: self.origins.vector.get(origin) + 1 };
         let revision = self.state.revision.next();
         let own = Incarnation { stamp, dot };
-        let place = Place { now: turn.now, revision, number: self.journal.next_number, own };
+        let place = TxnSlot { now: turn.now, revision, number: self.journal.next_number, own };
         let rules = &self.rules;
         let begins_anew =
             |key: &[u8], before: &[u8], after: &[u8]| outcome::begins_anew(rules, Keyspace::Client, key, before, after);
@@ -55,20 +54,9 @@ impl Replica {
         if changes.is_empty() {
             return outcome;
         }
+        // What stays here is no entry: it must leave no hole in the numbers of what is sent.
         let travels = !changes.iter().all(|change| change.local);
-        if !travels {
-            // Never sent, so it must leave no hole in the numbers of what is.
-            dot.seq = 0;
-        }
-        let previous = self.origins.own.chain;
-        let mut head =
-            EntryHead { dot, first_seq: dot.seq, stamp, depends: VersionVector::default(), previous, resulting: None };
-        if travels {
-            head.depends = std::mem::take(&mut self.origins.fresh);
-            self.origins.own.depend(&head.depends);
-            self.origins.own.chain = previous.extend(&head, &changes);
-            self.origins.vector.advance(dot);
-        }
+        let head = travels.then(|| self.name(dot, stamp, &changes));
         let touches_clients = !keys.is_empty();
         let record = Record {
             number: self.journal.number(),
@@ -85,19 +73,28 @@ impl Replica {
             self.state.push(keys);
             turn.effects.commits.push(Commit { revision, events });
         }
-        if travels {
-            self.keep(&record, &touched);
-        }
+        self.keep(&record, &touched);
         outcome
+    }
+
+    /// Names an entry of its own, and adds it to what was applied.
+    fn name(&mut self, dot: Dot, stamp: Stamp, changes: &[Change]) -> EntryHead {
+        let origins = &mut self.origins;
+        let (previous, depends) = (origins.own.chain, std::mem::take(&mut origins.fresh));
+        origins.own.depend(&depends);
+        let head = EntryHead { dot, first_seq: dot.seq, stamp, depends, previous, resulting: None };
+        origins.own.chain = previous.extend(&head, changes);
+        origins.vector.advance(dot);
+        head
     }
 
     /// Keeps an entry of its own for those who lack it.
     fn keep(&mut self, record: &Record, touched: &SmallVec<[Touched; 1]>) {
-        let Some(replication) = &mut self.replication else { return };
+        let (Some(replication), Some(entry)) = (&mut self.replication, record.entry()) else { return };
+        let entry = Arc::new(entry);
         for Touched { keyspace, key, before } in touched {
             replication.windows.open(*keyspace, key, before.as_ref());
         }
-        let entry = Arc::new(record.entry());
         let (dot, stamp, deps) = (entry.head.dot, entry.head.stamp, Arc::clone(&self.origins.own.deps));
         let net = entry::net(&entry.changes);
         for change in &net {
@@ -106,7 +103,6 @@ impl Replica {
                 stamp,
                 deps: Arc::clone(&deps),
                 kind: change.kind.clone(),
-                version: change.version,
                 incarnation: change.incarnation,
             };
             replication.windows.add(change.keyspace, &change.key, version);

@@ -23,7 +23,7 @@ pub struct Logged {
 
 /// The place of an entry among its origin's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
+struct LogSlot {
     last_seq: u64,
     number: u64,
 }
@@ -32,14 +32,14 @@ struct Place {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Log {
     entries: BTreeMap<u64, Logged>,
-    origins: BTreeMap<Origin, VecDeque<Place>>,
+    origins: BTreeMap<Origin, VecDeque<LogSlot>>,
 }
 
 impl Log {
     /// Adds the newest entry.
     pub fn push(&mut self, logged: Logged) {
         let dot = logged.entry.head.dot;
-        let place = Place { last_seq: dot.seq, number: logged.number };
+        let place = LogSlot { last_seq: dot.seq, number: logged.number };
         self.origins.entry(dot.origin).or_default().push_back(place);
         self.entries.insert(logged.number, logged);
     }

@@ -7,8 +7,8 @@ use prost::Message;
 use crate::command::member::Member;
 use crate::entry::Past;
 use crate::replica::acks::Acks;
-use crate::store::system::{AttributesValue, BirthValue, MemberValue, SpaceValue, System, SystemKey};
-use crate::words::id::{Birth, Dot, Origin, ReplicaId};
+use crate::store::system::{AnnouncedBirth, AttributesValue, MemberValue, SpaceValue, System, SystemKey};
+use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::revision::{Revision, SPACES};
 use crate::words::vector::VersionVector;
 
@@ -53,7 +53,7 @@ pub struct Members {
     /// Every use of an ordinal.
     ordinals: BTreeSet<(u16, ReplicaId)>,
     /// Births that were announced.
-    births: BTreeMap<ReplicaId, Birth>,
+    births: BTreeMap<ReplicaId, AnnouncedBirth>,
     highest_space: u64,
 }
 
@@ -86,8 +86,7 @@ impl Members {
                     read.highest_space = read.highest_space.max(space);
                 }
                 Some(SystemKey::Birth(id)) => {
-                    let value = BirthValue::decode(&value.value[..]).unwrap_or_default();
-                    read.births.insert(id, Birth::new(value.birth));
+                    read.births.insert(id, AnnouncedBirth::decode(&value.value));
                 }
                 Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules) | None => {}
             }
@@ -181,8 +180,9 @@ impl Members {
     /// not above what it acknowledges now.
     pub fn floor(&self, acks: &Acks) -> VersionVector {
         let counting = self.counting(acks);
-        let heard_of = |(id, birth): (&ReplicaId, &Birth)| {
-            let origin = Origin { replica: *id, birth: *birth };
+        let heard_of = |(id, birth): (&ReplicaId, &AnnouncedBirth)| {
+            let AnnouncedBirth::One(birth) = *birth else { return false };
+            let origin = Origin { replica: *id, birth };
             counting.iter().all(|id| acks.of(*id, self.birth_of(*id)).is_some_and(|ack| ack.get(origin) > 0))
         };
         if !self.births.iter().filter(|(id, _)| self.is_present(**id)).all(heard_of) {
@@ -191,8 +191,8 @@ impl Members {
         acks.floor(counting.into_iter().map(|id| (id, self.birth_of(id))))
     }
 
-    /// The birth under which a member goes on, if it was announced; [`CONTESTED`] when several were. Only a first one need not be.
-    pub fn birth_of(&self, id: ReplicaId) -> Option<Birth> {
+    /// The birth under which a member goes on, if it was announced: a first one need not be.
+    pub fn birth_of(&self, id: ReplicaId) -> Option<AnnouncedBirth> {
         self.births.get(&id).copied()
     }
 }

@@ -9,7 +9,7 @@ use crate::merge::rules::Rules;
 use crate::replica::Replica;
 use crate::replica::members::{self, Members};
 use crate::replica::turn::Turn;
-use crate::store::system::{self, SystemKey};
+use crate::store::system::{self, AnnouncedBirth, SystemKey};
 use crate::words::id::{Birth, ReplicaId};
 
 /// URLs sorted, as etcd keeps them.
@@ -58,8 +58,10 @@ impl Replica {
 
     /// Notes under which birth a member goes on: settling waits until all know.
     pub(crate) fn announce(&mut self, turn: &mut Turn, member: ReplicaId, birth: Birth) {
-        if self.membership.members.is_present(member) && self.membership.members.birth_of(member) != Some(birth) {
-            let value = system::birth_value(birth);
+        if self.membership.members.is_present(member)
+            && self.membership.members.birth_of(member) != Some(AnnouncedBirth::One(birth))
+        {
+            let value = AnnouncedBirth::One(birth).encode();
             self.transact(turn, |transaction| transaction.write_system(SystemKey::Birth(member), value));
             self.set_members(Members::read(&self.state.system));
         }
@@ -181,7 +183,7 @@ impl Replica {
         if self.membership.joining {
             return;
         }
-        if self.membership.members.birth_of(id).is_some_and(|birth| birth != self.identity.birth) {
+        if self.membership.members.birth_of(id).is_some_and(|birth| birth != AnnouncedBirth::One(self.identity.birth)) {
             // Announced by someone who had not heard of this one.
             self.announce(turn, id, self.identity.birth);
         }

@@ -13,9 +13,10 @@ use crate::merge::rules::Rules;
 use crate::merge::windows::{KeyWindow, Windows};
 use crate::replica::Replica;
 use crate::replica::log::Log;
+use crate::store::system::AnnouncedBirth;
 use crate::words::chain::Chain;
 use crate::words::clock::Now;
-use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
+use crate::words::id::{Dot, LeaseId, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
 
@@ -46,7 +47,7 @@ impl Replica {
     }
 
     /// The birth under which a member goes on, if it was announced: a first one need not be.
-    pub fn birth_of(&self, member: ReplicaId) -> Option<Birth> {
+    pub fn birth_of(&self, member: ReplicaId) -> Option<AnnouncedBirth> {
         self.membership.members.birth_of(member)
     }
 

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::command::event::{Commit, Event};
 use crate::command::notice::{MergeReport, Notice};
-use crate::entry::{Applied, Change, ChangeKind, Entry, Record};
-use crate::merge::outcome::{self, Outcome};
+use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Record};
+use crate::merge::outcome::{self, MergeOutcome};
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::log::Logged;
@@ -28,7 +28,7 @@ const RECENT_MERGES: usize = 256;
 
 /// What a net change leads to on a client key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum KeyStep {
     /// The key stays as it is.
     Nothing,
     /// It is written.
@@ -42,8 +42,8 @@ enum Step {
 /// A net change, with what the key becomes.
 struct Planned {
     place: usize,
-    outcome: Outcome,
-    step: Step,
+    outcome: MergeOutcome,
+    step: KeyStep,
     /// In which record stands what the key was; `None` when it was not there.
     number_before: Option<u64>,
 }
@@ -52,7 +52,7 @@ impl Planned {
     /// In which record stands what the key is, once this is done with that record; `None` when it is not there.
     fn rests_on(&self, number: u64) -> Option<u64> {
         match self.step {
-            Step::Nothing => self.number_before,
+            KeyStep::Nothing => self.number_before,
             _ => self.outcome.live.as_ref().map(|_| number),
         }
     }
@@ -182,8 +182,7 @@ impl Replica {
         let (deps, chain) = (Arc::clone(&state.deps), state.chain);
 
         let number = self.journal.number();
-        let mut changes: Vec<Change> =
-            entry.changes.iter().map(|change| Change { applied: Applied::Not, ..change.travelling() }).collect();
+        let mut changes: Vec<Change> = entry.changes.iter().map(Change::travelling).collect();
         let planned = self.plan(turn, &changes, settled, &head, &deps);
         let (revision, outcomes) = self.carry_out(turn, &planned, &mut changes, number);
         if let Some(replication) = &mut self.replication {
@@ -192,14 +191,22 @@ impl Replica {
                 replication.windows.note(change.keyspace, &change.key, plan.rests_on(number));
             }
         }
-        if changes.iter().any(|change| change.applied == Applied::Not) || !outcomes.is_empty() {
+        if changes.iter().any(|change| change.applied.is_none()) || !outcomes.is_empty() {
             // Once settled, what it says beside what is here is of no use.
             self.state.dead.change(number);
         }
-        let record =
-            Record { number, revision, head, changes, outcomes, trimmed: false, settled: false, left_out: false };
+        let record = Record {
+            number,
+            revision,
+            head: Some(head),
+            changes,
+            outcomes,
+            trimmed: false,
+            settled: false,
+            left_out: false,
+        };
         turn.effects.records.push(record.encode());
-        let (dot, stamp) = (record.head.dot, record.head.stamp);
+        let EntryHead { dot, stamp, .. } = entry.head;
         debug_assert!(entry.changes.iter().all(|change| *change == change.travelling()), "what is this replica's own");
         self.open_up().log.push(Logged { number, entry: Arc::new(entry), deps, chain });
         self.origins.vector.advance(dot);
@@ -214,7 +221,7 @@ impl Replica {
         turn: &mut Turn,
         changes: &[Change],
         settled: &[u32],
-        head: &crate::entry::EntryHead,
+        head: &EntryHead,
         deps: &Arc<VersionVector>,
     ) -> Vec<Planned> {
         let mut last = last_places(changes);
@@ -228,7 +235,6 @@ impl Replica {
                 stamp: head.stamp,
                 deps: Arc::clone(deps),
                 kind: change.kind.clone(),
-                version: change.version,
                 incarnation: change.incarnation,
             };
             let rules = Arc::clone(&self.rules);
@@ -238,18 +244,18 @@ impl Replica {
             let outcome = window.outcome(&rules, change.keyspace, &change.key);
             let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
             let step = match (&before, &outcome.live) {
-                (None, None) => Step::Nothing,
-                (before, after) if before == after => Step::Nothing,
-                (_, None) => Step::Delete,
+                (None, None) => KeyStep::Nothing,
+                (before, after) if before == after => KeyStep::Nothing,
+                (_, None) => KeyStep::Delete,
                 (Some(before), Some(after)) => {
                     // Without a merge it is what the writer's own clients saw, and no client moves a pod.
                     let replaces = match outcome.rule {
                         Some(_) => outcome::replaces(&rules, change.keyspace, &change.key, before, after),
                         None => before.incarnation != after.incarnation,
                     };
-                    if replaces { Step::Replace } else { Step::Put }
+                    if replaces { KeyStep::Replace } else { KeyStep::Put }
                 }
-                (None, Some(_)) => Step::Put,
+                (None, Some(_)) => KeyStep::Put,
             };
             if let Some(rule) = outcome.rule {
                 let report = MergeReport {
@@ -258,10 +264,10 @@ impl Replica {
                     dot: head.dot,
                     revision: match step {
                         _ if change.keyspace == Keyspace::System => None,
-                        Step::Nothing => None,
-                        Step::Put | Step::Delete => Some(self.state.revision.next()),
+                        KeyStep::Nothing => None,
+                        KeyStep::Put | KeyStep::Delete => Some(self.state.revision.next()),
                         // Behind the delete of what was there.
-                        Step::Replace => Some(self.state.revision.next().next()),
+                        KeyStep::Replace => Some(self.state.revision.next().next()),
                     },
                     rule,
                     given_up: outcome.given_up.clone(),
@@ -292,37 +298,35 @@ impl Replica {
             let change = &mut changes[plan.place];
             let live = plan.outcome.live.as_ref();
             if change.keyspace == Keyspace::System {
-                if plan.step != Step::Nothing {
+                if plan.step != KeyStep::Nothing {
                     self.state.set_system(&change.key, live, number);
-                    record(change, live, 0, Revision::default(), Applied::AsIs, &mut outcomes);
+                    let applied = Applied { sub: 0, create_revision: None, later: false };
+                    record(change, live, applied, &mut outcomes);
                 }
                 continue;
             }
             let position = at.position();
             match (plan.step, live) {
-                (Step::Nothing, _) => {}
-                (Step::Put, Some(live)) => {
-                    let (key, event, created) = self.state.set(turn.now, &change.key, live, position);
-                    at.push(key, event);
-                    record(change, Some(live), position.sub, created, Applied::AsIs, &mut outcomes);
+                (KeyStep::Nothing, _) => {}
+                (KeyStep::Put, Some(live)) => {
+                    let applied = self.show(turn, &mut at, &change.key, live, false);
+                    record(change, Some(live), applied, &mut outcomes);
                 }
-                (Step::Delete | Step::Replace | Step::Put, _) => {
+                (KeyStep::Delete | KeyStep::Replace | KeyStep::Put, _) => {
                     if let Some(buried) = self.state.bury(turn.now, &change.key, position) {
                         at.push(buried.key, buried.event);
-                        let ended = buried.before.live.incarnation;
-                        let delete = Change { sub: position.sub, applied: Applied::AsIs, ..change.deleted(ended) };
+                        let applied = Applied { sub: position.sub, create_revision: None, later: false };
+                        let (kind, incarnation) = (ChangeKind::Delete, buried.before.live.incarnation);
                         match live {
-                            Some(_) => outcomes.push(delete),
-                            None => {
-                                record(change, None, position.sub, Revision::default(), Applied::AsIs, &mut outcomes)
+                            Some(_) => {
+                                outcomes.push(Change { kind, incarnation, applied: Some(applied), ..change.clone() });
                             }
+                            None => record(change, None, applied, &mut outcomes),
                         }
                     }
                     if let Some(live) = live {
-                        let position = later.position();
-                        let (key, event, created) = self.state.set(turn.now, &change.key, live, position);
-                        later.push(key, event);
-                        record(change, Some(live), position.sub, created, Applied::Later, &mut outcomes);
+                        let applied = self.show(turn, &mut later, &change.key, live, true);
+                        record(change, Some(live), applied, &mut outcomes);
                     }
                 }
             }
@@ -336,6 +340,14 @@ impl Replica {
             }
         }
         (touched, outcomes)
+    }
+
+    /// Makes a client key what it is to be, at one of the revisions of an entry.
+    fn show(&mut self, turn: &Turn, shown: &mut Shown, key: &Key, live: &Live, later: bool) -> Applied {
+        let position = shown.position();
+        let (key, event, created) = self.state.set(turn.now, key, live, position);
+        shown.push(key, event);
+        Applied { sub: position.sub, create_revision: Some(created), later }
     }
 
     /// Lets a stamp drag the clock along, within bounds.
@@ -364,33 +376,24 @@ fn last_places(changes: &[Change]) -> Vec<usize> {
 }
 
 /// Marks what a change gave: itself, or an outcome of its own.
-fn record(
-    change: &mut Change,
-    live: Option<&Live>,
-    sub: u32,
-    create_revision: Revision,
-    applied: Applied,
-    outcomes: &mut Vec<Change>,
-) {
+fn record(change: &mut Change, live: Option<&Live>, applied: Applied, outcomes: &mut Vec<Change>) {
     let itself = match (&change.kind, live) {
-        (ChangeKind::Put { value, lease }, Some(live)) => {
+        (ChangeKind::Put { value, lease, version }, Some(live)) => {
             *value == live.value
                 && *lease == live.lease
-                && change.version == live.version
+                && *version == live.version
                 && change.incarnation == live.incarnation
         }
         (ChangeKind::Delete | ChangeKind::Expire, None) => true,
         _ => false,
     };
     if itself {
-        (change.sub, change.create_revision, change.applied) = (sub, create_revision, applied);
+        change.applied = Some(applied);
         return;
     }
-    let (kind, version, incarnation) = match live {
-        Some(live) => {
-            (ChangeKind::Put { value: live.value.clone(), lease: live.lease }, live.version, live.incarnation)
-        }
-        None => (ChangeKind::Delete, 0, change.incarnation),
+    let (kind, incarnation) = match live {
+        Some(live) => (live.put(), live.incarnation),
+        None => (ChangeKind::Delete, change.incarnation),
     };
-    outcomes.push(Change { sub, kind, create_revision, version, incarnation, applied, ..change.clone() });
+    outcomes.push(Change { kind, incarnation, applied: Some(applied), ..change.clone() });
 }

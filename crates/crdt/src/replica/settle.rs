@@ -122,8 +122,8 @@ impl Replica {
                 None => self.origins.get(self.identity.origin(), origin),
             };
             let OriginState { chain, deps } = state.cloned().unwrap_or_default();
-            let seq = self.log_base().get(origin);
-            OriginHead { dot: Dot { origin, seq }, chain, deps: Arc::unwrap_or_clone(deps) }
+            let before = self.log_base().get(origin);
+            OriginHead { origin, before, chain, deps: Arc::unwrap_or_clone(deps) }
         });
         heads.collect()
     }

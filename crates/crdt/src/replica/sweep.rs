@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::entry::{Applied, Change, ChangeKind, Record};
+use crate::entry::{Change, ChangeKind, Record};
 use crate::replica::Replica;
 use crate::store::sweep::Dead;
 use crate::words::key::Keyspace;
@@ -60,7 +60,7 @@ impl Replica {
         decoded.outcomes.retain(|change| self.is_needed(number, revision, change));
         let after = decoded.changes.len() + decoded.outcomes.len();
         // One that was left out of the log is no entry any more, even if clients can still read all of it.
-        let left_out = decoded.head.dot.seq > self.log_base().get(decoded.head.dot.origin);
+        let left_out = decoded.head.as_ref().is_some_and(|head| !self.log_base().contains(head.dot));
         if after == before && (decoded.left_out || !left_out) {
             return Some(record.clone());
         }
@@ -70,9 +70,7 @@ impl Replica {
     }
 
     fn is_needed(&self, number: u64, revision: Option<Revision>, change: &Change) -> bool {
-        if change.applied == Applied::Not {
-            return false;
-        }
+        let Some(applied) = change.applied else { return false };
         if !matches!(change.kind, ChangeKind::Put { .. }) && self.journal.graves.contains(&number) {
             return true;
         }
@@ -82,8 +80,8 @@ impl Replica {
         }
         match change.keyspace {
             Keyspace::Client => revision.is_some_and(|at| {
-                let at = if change.applied == Applied::Later { at.next() } else { at };
-                self.state.index.holds(&change.key, at, change.sub, number)
+                let at = if applied.later { at.next() } else { at };
+                self.state.index.holds(&change.key, at, applied.sub, number)
             }),
             Keyspace::System => self.state.system.get(&change.key).is_some_and(|value| value.number == number),
         }

@@ -28,7 +28,7 @@ struct Lease {
     ttl_s: i64,
     /// The deadline it is queued under.
     deadline_ms: u64,
-    /// A later one, from renewals that took no turn; see [`Leases::renew_in_passing`]. Zero for none.
+    /// The deadline with the renewals that took no turn; see [`Leases::renew_in_passing`].
     renewed_ms: AtomicU64,
     /// How much of the time until the deadline is grace.
     grace_ms: u64,
@@ -79,7 +79,7 @@ impl Leases {
         let grace_ms = if mine { 0 } else { grace_ms(ttl_s) };
         let deadline_ms = deadline(now, ttl_s).saturating_add(grace_ms);
         let keys = self.remove(id);
-        let (renewed_ms, told_ms) = (AtomicU64::default(), now.mono_ms);
+        let (renewed_ms, told_ms) = (AtomicU64::new(deadline_ms), now.mono_ms);
         let lease = Lease { ttl_s, deadline_ms, renewed_ms, grace_ms, told_ms, mine, orphan: false, keys };
         self.insert(id, lease);
     }
@@ -96,7 +96,7 @@ impl Leases {
         lease.deadline_ms = deadline(now, lease.ttl_s);
         self.deadlines.insert((lease.deadline_ms, id));
         let tell = !lease.mine || now.mono_ms.saturating_sub(lease.told_ms) >= ttl_ms(lease.ttl_s) / 3;
-        (lease.mine, lease.grace_ms, lease.renewed_ms) = (true, 0, AtomicU64::default());
+        (lease.mine, lease.grace_ms, lease.renewed_ms) = (true, 0, AtomicU64::new(lease.deadline_ms));
         if tell {
             lease.told_ms = now.mono_ms;
         }
@@ -136,7 +136,7 @@ impl Leases {
     fn orphan(&mut self, now: Now, id: LeaseId, keys: BTreeSet<Key>) {
         let deadline_ms = now.mono_ms.saturating_add(GRACE_MIN_MS);
         let told_ms = now.mono_ms;
-        let (renewed_ms, mine) = (AtomicU64::default(), false);
+        let (renewed_ms, mine) = (AtomicU64::new(deadline_ms), false);
         self.insert(id, Lease { ttl_s: 0, deadline_ms, renewed_ms, grace_ms: 0, told_ms, mine, orphan: true, keys });
     }
 
@@ -209,7 +209,7 @@ impl Leases {
 
 impl Lease {
     fn deadline_ms(&self) -> u64 {
-        self.deadline_ms.max(self.renewed_ms.load(Ordering::Relaxed))
+        self.renewed_ms.load(Ordering::Relaxed)
     }
 
     /// Whether it can be renewed.

@@ -163,18 +163,36 @@ pub(crate) struct SpaceValue {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct BirthValue {
-    #[prost(fixed64, tag = "1")]
-    pub(crate) birth: u64,
+struct BirthValue {
+    #[prost(fixed64, optional, tag = "1")]
+    birth: Option<u64>,
 }
 
-/// The birth of a member of which several were announced by members that did not know of each other's word. Nothing is ever
-/// acknowledged under it, so nothing settles until that member announces itself.
-pub const CONTESTED: Birth = Birth::new(0);
+/// The birth under which a member goes on, as it was announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AnnouncedBirth {
+    /// This one.
+    One(Birth),
+    /// Several were announced, by members that did not know of each other's word. Nothing that the member acknowledges
+    /// counts, so nothing settles until it announces itself.
+    Contested,
+}
 
-/// The value of [`SystemKey::Birth`].
-pub fn birth_value(birth: Birth) -> Bytes {
-    BirthValue { birth: birth.get() }.encode_to_vec().into()
+impl AnnouncedBirth {
+    /// The value of [`SystemKey::Birth`].
+    pub fn encode(self) -> Bytes {
+        let birth = match self {
+            Self::One(birth) => Some(birth.get()),
+            Self::Contested => None,
+        };
+        BirthValue { birth }.encode_to_vec().into()
+    }
+
+    /// Reads the value back; one that cannot be read says nothing, like a contested one.
+    pub(crate) fn decode(value: &[u8]) -> Self {
+        let birth = BirthValue::decode(value).ok().and_then(|value| value.birth);
+        birth.map_or(Self::Contested, |birth| Self::One(Birth::new(birth)))
+    }
 }
 
 /// The value of [`SystemKey::Member`].

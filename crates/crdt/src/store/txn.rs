@@ -28,7 +28,7 @@ pub type BeginsAnew<'a> = &'a dyn Fn(&[u8], &[u8], &[u8]) -> bool;
 
 /// Where a transaction writes.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct TxnSlot {
     /// What the clocks say.
     pub now: Now,
     /// The revision that it takes if it changes client keys.
@@ -65,7 +65,7 @@ pub struct Touched {
 /// What a transaction has changed so far.
 pub struct Transaction<'a> {
     state: &'a mut State,
-    place: Place,
+    place: TxnSlot,
     /// `None` where there are no other members: then nobody asks which incarnation a put belongs to, nor what was before.
     begins_anew: Option<BeginsAnew<'a>>,
     /// Its changes, in order.
@@ -84,7 +84,7 @@ pub struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     /// A transaction that has changed nothing.
-    pub fn new(state: &'a mut State, place: Place, begins_anew: Option<BeginsAnew<'a>>) -> Self {
+    pub fn new(state: &'a mut State, place: TxnSlot, begins_anew: Option<BeginsAnew<'a>>) -> Self {
         Self {
             state,
             place,
@@ -143,7 +143,7 @@ impl<'a> Transaction<'a> {
         self.checks = checks;
         checked?;
         let mut reply = self.run(txn, &mut path.iter())?;
-        reply.revision = self.view().current;
+        reply.revision = Some(self.view().current);
         Ok(reply)
     }
 
@@ -161,7 +161,7 @@ impl<'a> Transaction<'a> {
                 Op::Txn(txn) => OpReply::Txn(self.run(txn, path)?),
             });
         }
-        Ok(TxnReply { revision: Revision::default(), succeeded, replies })
+        Ok(TxnReply { revision: None, succeeded, replies })
     }
 
     fn do_put(&mut self, op: &PutOp) -> PutReply {
@@ -214,15 +214,12 @@ impl<'a> Transaction<'a> {
             // Where one transaction writes a key twice, both events tell what was there before the transaction.
             let event = history::event(key, index::shown_before(versions, at.revision), &written);
             let change = Change {
-                sub: at.sub,
                 keyspace: Keyspace::Client,
                 local,
                 key: key.clone(),
-                kind: ChangeKind::Put { value, lease },
-                create_revision,
-                version,
+                kind: ChangeKind::Put { value, lease, version },
                 incarnation,
-                applied: Applied::AsIs,
+                applied: Some(Applied { sub: at.sub, create_revision: Some(create_revision), later: false }),
             };
             (written, (event, change))
         });
@@ -251,7 +248,8 @@ impl<'a> Transaction<'a> {
         }
         self.events.push(event);
         self.keys.push((at.sub, key.clone()));
-        self.changes.push(Change { sub: at.sub, local, ..Change::new(Keyspace::Client, key, kind, 0, incarnation) });
+        let applied = Some(Applied { sub: at.sub, create_revision: None, later: false });
+        self.changes.push(Change { local, applied, ..Change::new(Keyspace::Client, key, kind, incarnation) });
     }
 
     /// Deletes the keys of a lease and the lease itself.
@@ -284,7 +282,7 @@ impl<'a> Transaction<'a> {
 
     /// Writes a system key.
     pub fn write_system(&mut self, key: SystemKey, value: Bytes) {
-        let (key, Place { own, number, .. }) = (key.encode(), self.place);
+        let (key, TxnSlot { own, number, .. }) = (key.encode(), self.place);
         let mut new = SystemValue { value: value.clone(), version: 1, incarnation: own, number };
         let old = self.state.system.get(&key);
         if self.begins_anew.is_some() {
@@ -297,7 +295,7 @@ impl<'a> Transaction<'a> {
             (new.version, new.incarnation) = (old.version + 1, old.incarnation);
         }
         self.state.digest.add(Keyspace::System, &key, &value, new.version, None);
-        self.change_system(&key, ChangeKind::Put { value, lease: None }, new.version, new.incarnation);
+        self.change_system(&key, ChangeKind::Put { value, lease: None, version: new.version }, new.incarnation);
         self.state.system.insert(key, new);
     }
 
@@ -309,16 +307,16 @@ impl<'a> Transaction<'a> {
         self.state.dead.change(old.number);
         self.state.dead.grave(self.place.number);
         self.state.digest.remove(Keyspace::System, &key, &old.value, old.version, None);
-        self.change_system(&key, kind, 0, old.incarnation);
+        self.change_system(&key, kind, old.incarnation);
         if self.begins_anew.is_some() {
             let before = Some(old.recorded());
             self.touched.push(Touched { keyspace: Keyspace::System, key, before });
         }
     }
 
-    fn change_system(&mut self, key: &Key, kind: ChangeKind, version: i64, incarnation: Incarnation) {
-        let sub = self.changes.len() as u32;
-        self.changes.push(Change { sub, ..Change::new(Keyspace::System, key.clone(), kind, version, incarnation) });
+    fn change_system(&mut self, key: &Key, kind: ChangeKind, incarnation: Incarnation) {
+        let applied = Some(Applied { sub: self.changes.len() as u32, create_revision: None, later: false });
+        self.changes.push(Change { applied, ..Change::new(Keyspace::System, key.clone(), kind, incarnation) });
     }
 }
 
@@ -340,7 +338,7 @@ fn read_group(view: &View<'_>, txn: &Txn, group: &mut Tally) -> Result<TxnReply,
     ranges().try_for_each(|op| view.check(op.at))?;
     group.ranges += ranges().count() as u64;
     let replies = ranges().map(|op| view.range(op).map(OpReply::Range)).collect::<Result<_, _>>()?;
-    Ok(TxnReply { revision: view.current, succeeded, replies })
+    Ok(TxnReply { revision: Some(view.current), succeeded, replies })
 }
 
 /// Whether all compares hold; the first that does not is the last that is looked at.

@@ -52,33 +52,33 @@ pub fn encode(entry: &Entry, mut base_of: impl FnMut(&Change) -> Option<Bytes>) 
         replica: head.dot.origin.replica.get(),
         birth: head.dot.origin.birth.get(),
         seq: head.dot.seq,
-        first_seq: if head.first_seq == head.dot.seq { 0 } else { head.first_seq },
+        first_seq: (head.first_seq != head.dot.seq).then_some(head.first_seq),
         stamp: head.stamp.get(),
         depends: wire::vector_to_wire(&head.depends),
         previous: Bytes::copy_from_slice(head.previous.as_bytes()),
         changes,
-        resulting: head.resulting.map_or(Bytes::new(), |chain| Bytes::copy_from_slice(chain.as_bytes())),
+        resulting: head.resulting.map(|chain| Bytes::copy_from_slice(chain.as_bytes())),
     };
     Encoded { bytes: wire.encode_to_vec().into(), deltas, saved }
 }
 
 fn change_to_wire(change: &Change, head: &EntryHead) -> WireChange {
-    let (kind, value, lease) = match &change.kind {
-        ChangeKind::Put { value, lease } => (1, value.clone(), *lease),
-        ChangeKind::Delete => (2, Bytes::new(), None),
-        ChangeKind::Expire => (3, Bytes::new(), None),
+    let (kind, value, lease, version) = match &change.kind {
+        ChangeKind::Put { value, lease, version } => (1, value.clone(), *lease, *version),
+        ChangeKind::Delete => (2, Bytes::new(), None, 0),
+        ChangeKind::Expire => (3, Bytes::new(), None, 0),
     };
     let Incarnation { stamp, dot } = change.incarnation;
     let began_here = stamp == head.stamp && dot == head.dot;
     let own = dot.origin == head.dot.origin;
     let incarnation =
-        wire::Incarnation { stamp: stamp.get(), seq: dot.seq, origin: (!own).then(|| WireOrigin::new(dot.origin)) };
+        wire::WireIncarnation { stamp: stamp.get(), seq: dot.seq, origin: (!own).then(|| WireOrigin::new(dot.origin)) };
     WireChange {
         flags: kind << KIND_SHIFT | if change.keyspace == Keyspace::System { SYSTEM } else { 0 },
         key: change.key.clone(),
         value,
-        lease: lease.map_or(0, LeaseId::get),
-        version: change.version,
+        lease: lease.map(LeaseId::get),
+        version,
         incarnation: (!began_here).then_some(incarnation),
         ..WireChange::default()
     }
@@ -110,16 +110,16 @@ pub fn decode(bytes: Bytes) -> Result<Received, DecodeError> {
     let origin = Origin { replica: ReplicaId::new(wire.replica), birth: Birth::new(wire.birth) };
     let head = EntryHead {
         dot: Dot { origin, seq: wire.seq },
-        first_seq: if wire.first_seq == 0 { wire.seq } else { wire.first_seq },
+        first_seq: wire.first_seq.unwrap_or(wire.seq),
         stamp: Stamp::new(wire.stamp),
         depends: wire.depends.iter().map(WireDot::get).collect(),
         previous: Chain::from_wire(&wire.previous).ok_or(DecodeError::Field("chain hash"))?,
-        resulting: match &wire.resulting[..] {
-            [] => None,
-            chain => Some(Chain::from_wire(chain).ok_or(DecodeError::Field("chain hash"))?),
+        resulting: match &wire.resulting {
+            None => None,
+            Some(chain) => Some(Chain::from_wire(chain).ok_or(DecodeError::Field("chain hash"))?),
         },
     };
-    if head.dot.seq == 0 || head.first_seq > head.dot.seq || wire.changes.is_empty() {
+    if head.first_seq == 0 || head.first_seq > head.dot.seq || wire.changes.is_empty() {
         return Err(DecodeError::Field("number of an entry"));
     }
     let changes = wire.changes.into_iter().map(|change| change_from_wire(change, &head));
@@ -136,7 +136,7 @@ fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Optio
         None
     };
     let kind = match wire.flags >> KIND_SHIFT {
-        1 => ChangeKind::Put { value: wire.value, lease: LeaseId::from_wire(wire.lease) },
+        1 => ChangeKind::Put { value: wire.value, lease: wire.lease.map(LeaseId::new), version: wire.version },
         2 => ChangeKind::Delete,
         3 => ChangeKind::Expire,
         _ => return Err(DecodeError::Field("kind of change")),
@@ -155,7 +155,7 @@ fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Optio
         }
     };
     let keyspace = wire::keyspace_from_wire(wire.flags);
-    Ok((Change::new(keyspace, wire.key, kind, wire.version, incarnation), delta))
+    Ok((Change::new(keyspace, wire.key, kind, incarnation), delta))
 }
 
 impl Received {

@@ -78,11 +78,11 @@ pub struct EncodeTally {
 #[derive(Debug, Default)]
 pub struct Exchange {
     tuning: Tuning,
-    shared: Mutex<Shared>,
+    shared: Mutex<ExchangeState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ExchangeState {
     encoded: HashMap<Dot, Arc<Encoded>>,
     order: VecDeque<Dot>,
     bytes: usize,
@@ -145,13 +145,13 @@ impl Exchange {
         encoded
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, ExchangeState> {
         // Nothing is left half done in there, whoever panicked.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
+impl ExchangeState {
     fn count(&mut self, encoded: &Encoded) {
         self.tally.entries += 1;
         self.tally.bytes += encoded.bytes.len() as u64;

@@ -105,7 +105,7 @@ pub struct Piece {
 
 /// Acknowledgements: what members have on disk, as what changed since the message before.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Acks {
+pub struct AckBatch {
     /// Which run of messages this belongs to; see [`Message::Again`].
     pub epoch: u32,
     /// Counts 1, 2, 3, ... the messages of acknowledgements and of entries within the epoch: only all that came before
@@ -128,13 +128,13 @@ pub enum Message {
     Entries {
         /// Which run of entries this belongs to: the number of the last [`Message::Again`] that the sender was sent.
         epoch: u32,
-        /// See [`Acks::number`].
+        /// See [`AckBatch::number`].
         number: u32,
         /// The entries.
         entries: Vec<Bytes>,
     },
     /// What members have.
-    Acks(Acks),
+    Acks(AckBatch),
     /// Entries or acknowledgements did not fit what came before: send everything again from here, under this number.
     Again {
         /// The number of the new run.
@@ -282,41 +282,41 @@ impl Message {
         match self {
             Self::Hello(hello) => Body::Hello(hello.to_wire()),
             Self::Entries { epoch, number, entries } => {
-                Body::Entries(wire::Entries { epoch: *epoch, number: *number, entries: entries.clone() })
+                Body::Entries(wire::WireEntries { epoch: *epoch, number: *number, entries: entries.clone() })
             }
             Self::Acks(acks) => Body::Acks(acks.to_wire()),
             Self::Again { epoch, have, whole } => {
-                Body::Again(wire::Again { epoch: *epoch, have: wire::vector_to_wire(have), whole: *whole })
+                Body::Again(wire::WireAgain { epoch: *epoch, have: wire::vector_to_wire(have), whole: *whole })
             }
-            Self::ChainsWanted { origin, seqs } => Body::ChainsWanted(wire::ChainsWanted {
+            Self::ChainsWanted { origin, seqs } => Body::ChainsWanted(wire::WireChainsWanted {
                 replica: origin.replica.get(),
                 birth: origin.birth.get(),
                 seqs: seqs.clone(),
             }),
-            Self::Chains(chains) => Body::Chains(wire::Chains { chains: chains_to_wire(chains) }),
-            Self::Hash { at, hash } => {
-                Body::Hash(wire::StateHash { at: *at, hash: hash.map_or(Bytes::new(), hash_to_wire) })
-            }
-            Self::Narrow { at, from, pieces, single } => Body::Narrow(wire::Narrow {
+            Self::Chains(chains) => Body::Chains(wire::WireChains { chains: chains_to_wire(chains) }),
+            Self::Hash { at, hash } => Body::Hash(wire::WireStateHash { at: *at, hash: hash.map(hash_to_wire) }),
+            Self::Narrow { at, from, pieces, single } => Body::Narrow(wire::WireNarrow {
                 at: *at,
                 from: from.as_ref().map(place_to_wire),
                 pieces: pieces
                     .iter()
-                    .map(|p| wire::Piece { end: p.end.as_ref().map(place_to_wire), hash: hash_to_wire(p.hash) })
+                    .map(|p| wire::WirePiece { end: p.end.as_ref().map(place_to_wire), hash: hash_to_wire(p.hash) })
                     .collect(),
                 single: *single,
             }),
             Self::Differs(place) => Body::Differs(place_to_wire(place)),
             Self::SnapshotWanted { after } => {
-                Body::SnapshotWanted(wire::SnapshotWanted { after: after.as_ref().map(place_to_wire) })
+                Body::SnapshotWanted(wire::WireSnapshotWanted { after: after.as_ref().map(place_to_wire) })
             }
             Self::SnapshotChunk(chunk) => Body::SnapshotChunk(chunk.clone()),
-            Self::Ping { number, wall_ms } => Body::Ping(wire::Clock { number: *number, wall_ms: *wall_ms }),
-            Self::Pong { number, wall_ms } => Body::Pong(wire::Clock { number: *number, wall_ms: *wall_ms }),
+            Self::Ping { number, wall_ms } => Body::Ping(wire::WirePing { number: *number, wall_ms: *wall_ms }),
+            Self::Pong { number, wall_ms } => Body::Pong(wire::WirePing { number: *number, wall_ms: *wall_ms }),
             Self::TooFarBehind { begins } => {
-                Body::TooFarBehind(wire::TooFarBehind { begins: wire::vector_to_wire(begins) })
+                Body::TooFarBehind(wire::WireTooFarBehind { begins: wire::vector_to_wire(begins) })
             }
-            Self::Refuse { reason, text } => Body::Refuse(wire::Refuse { reason: *reason as u32, text: text.clone() }),
+            Self::Refuse { reason, text } => {
+                Body::Refuse(wire::WireRefuse { reason: *reason as u32, text: text.clone() })
+            }
         }
     }
 
@@ -324,7 +324,7 @@ impl Message {
         Ok(match body {
             Body::Hello(hello) => Self::Hello(Box::new(Hello::from_wire(hello)?)),
             Body::Entries(wire) => Self::Entries { epoch: wire.epoch, number: wire.number, entries: wire.entries },
-            Body::Acks(wire) => Self::Acks(Acks::from_wire(wire)?),
+            Body::Acks(wire) => Self::Acks(AckBatch::from_wire(wire)?),
             Body::Again(wire) => Self::Again { epoch: wire.epoch, have: vector(&wire.have)?, whole: wire.whole },
             Body::ChainsWanted(wire) => {
                 bounded(wire.seqs.len(), CHAINS_MAX, "number of chain hashes")?;
@@ -332,10 +332,9 @@ impl Message {
                 Self::ChainsWanted { origin, seqs: wire.seqs }
             }
             Body::Chains(wire) => Self::Chains(chains_from_wire(wire.chains)?),
-            Body::Hash(wire) => Self::Hash {
-                at: wire.at,
-                hash: if wire.hash.is_empty() { None } else { Some(hash_from_wire(&wire.hash)?) },
-            },
+            Body::Hash(wire) => {
+                Self::Hash { at: wire.at, hash: wire.hash.map(|hash| hash_from_wire(&hash)).transpose()? }
+            }
             Body::Narrow(wire) => {
                 bounded(wire.pieces.len(), PIECES_MAX, "number of pieces")?;
                 let pieces = wire
@@ -365,8 +364,8 @@ impl Message {
 }
 
 impl Hello {
-    fn to_wire(&self) -> wire::Hello {
-        wire::Hello {
+    fn to_wire(&self) -> wire::WireHello {
+        wire::WireHello {
             protocol: self.protocol,
             cluster: self.cluster.get(),
             replica: self.replica.get(),
@@ -381,7 +380,7 @@ impl Hello {
         }
     }
 
-    fn from_wire(wire: wire::Hello) -> Result<Self, DecodeError> {
+    fn from_wire(wire: wire::WireHello) -> Result<Self, DecodeError> {
         Ok(Self {
             protocol: wire.protocol,
             cluster: ClusterId::new(wire.cluster),
@@ -398,13 +397,13 @@ impl Hello {
     }
 }
 
-impl Acks {
-    fn to_wire(&self) -> wire::Acks {
-        let ack = |(origin, vector): &(Origin, VersionVector)| wire::Ack {
+impl AckBatch {
+    fn to_wire(&self) -> wire::WireAcks {
+        let ack = |(origin, vector): &(Origin, VersionVector)| wire::WireAck {
             origin: Some(wire::WireOrigin::new(*origin)),
             vector: wire::vector_to_wire(vector),
         };
-        wire::Acks {
+        wire::WireAcks {
             epoch: self.epoch,
             number: self.number,
             own: wire::vector_to_wire(&self.own),
@@ -414,10 +413,10 @@ impl Acks {
         }
     }
 
-    fn from_wire(wire: wire::Acks) -> Result<Self, DecodeError> {
+    fn from_wire(wire: wire::WireAcks) -> Result<Self, DecodeError> {
         bounded(wire.acks.len(), NAMES_MAX, "number of acknowledgements")?;
         bounded(wire.links.len(), NAMES_MAX, "number of links")?;
-        let origin = |ack: &wire::Ack| ack.origin.map(|origin| origin.get()).ok_or(DecodeError::Field("origin"));
+        let origin = |ack: &wire::WireAck| ack.origin.map(|origin| origin.get()).ok_or(DecodeError::Field("origin"));
         let acks = wire.acks.iter().map(|ack| Ok((origin(ack)?, vector(&ack.vector)?)));
         Ok(Self {
             epoch: wire.epoch,
@@ -456,10 +455,10 @@ fn hash_from_wire(bytes: &[u8]) -> Result<u128, DecodeError> {
     Ok(u128::from_le_bytes(bytes.try_into().map_err(|_| DecodeError::Field("hash"))?))
 }
 
-fn place_to_wire((keyspace, key): &Place) -> wire::Place {
-    wire::Place { keyspace: wire::keyspace_to_wire(*keyspace), key: key.clone() }
+fn place_to_wire((keyspace, key): &Place) -> wire::WirePlace {
+    wire::WirePlace { keyspace: wire::keyspace_to_wire(*keyspace), key: key.clone() }
 }
 
-fn place_from_wire(wire: wire::Place) -> Place {
+fn place_from_wire(wire: wire::WirePlace) -> Place {
     (wire::keyspace_from_wire(wire.keyspace), wire.key)
 }

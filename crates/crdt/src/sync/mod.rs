@@ -22,7 +22,7 @@ pub use delta::{Delta, DeltaError};
 pub use entry_wire::{Encoded, Received, Unresolved, decode as decode_entry, encode as encode_entry};
 pub use error::SyncError;
 pub use exchange::{EncodeTally, Exchange, Tuning};
-pub use message::{Acks, ENTRY_MAX, Hello, Message, PROTOCOL, Piece, Reason};
+pub use message::{AckBatch, ENTRY_MAX, Hello, Message, PROTOCOL, Piece, Reason};
 pub use session::{Session, SessionEffects, SessionEvent, Standing};
 pub use status::{Equality, PeerStatus, SessionTally, Stage};
 pub use wire::DecodeError;

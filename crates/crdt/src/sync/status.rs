@@ -68,8 +68,8 @@ pub struct PeerStatus {
     pub stage: Stage,
     /// What it is known to have on disk.
     pub vector: VersionVector,
-    /// Its newest revision when it was greeted.
-    pub revision: Revision,
+    /// Its newest revision when it was greeted, once it was.
+    pub revision: Option<Revision>,
     /// How many of the entries here it is not known to have.
     pub entries_behind: u64,
     /// About how many bytes these are.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead};
 use crate::sync::entry_wire::{self, Unresolved};
-use crate::sync::message::{Acks, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
+use crate::sync::message::{AckBatch, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
 use crate::sync::wire::DecodeError;
 use crate::sync::{delta, wire};
 use crate::words::chain::Chain;
@@ -30,19 +30,16 @@ fn chain(seed: u8) -> Chain {
 
 fn entry(key: &'static str, value: Bytes) -> Entry {
     let name = dot(0x8e9e_05c5_2164_694d, 0x1234_5678_9abc_def0, 41_236);
-    let put = ChangeKind::Put { value, lease: LeaseId::from_wire(77) };
+    let put = ChangeKind::Put { value, lease: LeaseId::from_wire(77), version: 12 };
     let foreign = Incarnation { stamp: Stamp::new(5 << 40), dot: dot(0, 0, 1) };
     let own = Incarnation { stamp: Stamp::new(6 << 40), dot: dot(0x8e9e_05c5_2164_694d, 0x1234_5678_9abc_def0, 7) };
-    let change = |keyspace, kind, version, incarnation| Change {
-        sub: 0,
+    let change = |keyspace, kind, incarnation| Change {
         keyspace,
         local: false,
         key: Key::from_static(key.as_bytes()),
         kind,
-        create_revision: Revision::default(),
-        version,
         incarnation,
-        applied: Applied::AsIs,
+        applied: None,
     };
     let stamp = Stamp::new(1_790_000_000_000 << 16);
     Entry {
@@ -55,9 +52,9 @@ fn entry(key: &'static str, value: Bytes) -> Entry {
             resulting: None,
         },
         changes: vec![
-            change(Keyspace::Client, put, 12, own),
-            change(Keyspace::System, ChangeKind::Delete, 0, foreign),
-            change(Keyspace::Client, ChangeKind::Expire, 0, Incarnation { stamp, dot: name }),
+            change(Keyspace::Client, put, own),
+            change(Keyspace::System, ChangeKind::Delete, foreign),
+            change(Keyspace::Client, ChangeKind::Expire, Incarnation { stamp, dot: name }),
         ],
     }
 }
@@ -80,15 +77,15 @@ fn messages() -> Vec<Message> {
     vec![
         Message::Hello(Box::new(hello)),
         Message::Entries { epoch: 3, number: 4, entries: vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")] },
-        Message::Acks(Acks {
+        Message::Acks(AckBatch {
             epoch: 1,
             number: 2,
             own: vector(&[dot(4, 5, 6)]),
             acks: vec![(dot(1, 2, 0).origin, vector(&[dot(1, 2, 3)])), (dot(2, 9, 0).origin, vector(&[]))],
             links: Some(vec![]),
         }),
-        Message::Acks(Acks { links: Some(vec![ReplicaId::new(9)]), ..Acks::default() }),
-        Message::Acks(Acks::default()),
+        Message::Acks(AckBatch { links: Some(vec![ReplicaId::new(9)]), ..AckBatch::default() }),
+        Message::Acks(AckBatch::default()),
         Message::Again { epoch: 9, have: vector(&[dot(1, 1, 1)]), whole: true },
         Message::ChainsWanted { origin: dot(1, 2, 0).origin, seqs: vec![1, 2, 300] },
         Message::Chains(vec![(dot(1, 2, 3), chain(9))]),
@@ -142,15 +139,13 @@ fn entries_come_back_without_what_stays_on_their_replica() {
     assert_eq!(received.as_ref(), Ok(&sent));
 
     sent.changes[1].local = true;
-    sent.changes[0].create_revision = Revision::new(9);
+    sent.changes[0].applied = Some(Applied { sub: 4, create_revision: Some(Revision::new(9)), later: false });
     sent.head.first_seq -= 5;
     sent.head.resulting = Some(chain(8));
-    sent.changes[0].sub = 4;
     let received = entry_wire::decode(entry_wire::encode(&sent, |_| None).bytes).expect("an entry");
     let received = received.resolve(|_, _, _| None).expect("no deltas");
     assert_eq!(received.head, sent.head);
     assert_eq!(received.changes.len(), 2);
-    assert_eq!(received.changes[0].create_revision, Revision::default());
     assert_eq!(received.changes[0], sent.changes[0].travelling());
     assert_eq!(received.changes[1], sent.changes[2]);
 }
@@ -249,7 +244,8 @@ fn a_refusal_reaches_the_log_as_one_line() {
     let message = Message::Refuse { reason: Reason::Other, text };
     let Ok(Message::Refuse { text, .. }) = Message::decode(message.encode()) else { panic!("a refusal") };
     assert!(text.starts_with("firstsecond") && text.len() == 512);
-    let unknown = wire::Envelope { body: Some(wire::Body::Refuse(wire::Refuse { reason: 99, text: String::new() })) };
+    let unknown =
+        wire::Envelope { body: Some(wire::Body::Refuse(wire::WireRefuse { reason: 99, text: String::new() })) };
     let bytes = sealed(&prost::Message::encode_to_vec(&unknown));
     assert_eq!(Message::decode(bytes), Ok(Message::Refuse { reason: Reason::Other, text: String::new() }));
 }

@@ -82,7 +82,7 @@ impl WireChain {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Hello {
+pub struct WireHello {
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
     #[prost(fixed64, tag = "2")]
@@ -108,7 +108,7 @@ pub struct Hello {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Entries {
+pub struct WireEntries {
     #[prost(uint32, tag = "1")]
     pub epoch: u32,
     #[prost(uint32, tag = "2")]
@@ -118,7 +118,7 @@ pub struct Entries {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Ack {
+pub struct WireAck {
     #[prost(message, optional, tag = "1")]
     pub origin: Option<WireOrigin>,
     #[prost(message, repeated, tag = "2")]
@@ -126,13 +126,13 @@ pub struct Ack {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Acks {
+pub struct WireAcks {
     #[prost(uint32, tag = "1")]
     pub epoch: u32,
     #[prost(uint32, tag = "2")]
     pub number: u32,
     #[prost(message, repeated, tag = "3")]
-    pub acks: Vec<Ack>,
+    pub acks: Vec<WireAck>,
     /// Whether `links` says anything.
     #[prost(bool, tag = "4")]
     pub has_links: bool,
@@ -143,7 +143,7 @@ pub struct Acks {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Again {
+pub struct WireAgain {
     #[prost(uint32, tag = "1")]
     pub epoch: u32,
     #[prost(message, repeated, tag = "2")]
@@ -153,7 +153,7 @@ pub struct Again {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ChainsWanted {
+pub struct WireChainsWanted {
     #[prost(fixed64, tag = "1")]
     pub replica: u64,
     #[prost(fixed64, tag = "2")]
@@ -163,23 +163,23 @@ pub struct ChainsWanted {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Chains {
+pub struct WireChains {
     #[prost(message, repeated, tag = "1")]
     pub chains: Vec<WireChain>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct StateHash {
+pub struct WireStateHash {
     #[prost(fixed64, tag = "1")]
     pub at: u64,
-    /// Empty: the same that the receiver told.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub hash: Bytes,
+    /// Absent: the same that the receiver told.
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub hash: Option<Bytes>,
 }
 
 /// A key with its keyspace, or nothing: before all keys.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Place {
+pub struct WirePlace {
     #[prost(uint32, tag = "1")]
     pub keyspace: u32,
     #[prost(bytes = "bytes", tag = "2")]
@@ -187,35 +187,35 @@ pub struct Place {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Piece {
+pub struct WirePiece {
     /// The key that the piece ends before; absent: after all keys.
     #[prost(message, optional, tag = "1")]
-    pub end: Option<Place>,
+    pub end: Option<WirePlace>,
     #[prost(bytes = "bytes", tag = "2")]
     pub hash: Bytes,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Narrow {
+pub struct WireNarrow {
     #[prost(fixed64, tag = "1")]
     pub at: u64,
     #[prost(message, optional, tag = "2")]
-    pub from: Option<Place>,
+    pub from: Option<WirePlace>,
     #[prost(message, repeated, tag = "3")]
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<WirePiece>,
     /// Whether each piece is one key and what follows it up to the next.
     #[prost(bool, tag = "4")]
     pub single: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct SnapshotWanted {
+pub struct WireSnapshotWanted {
     #[prost(message, optional, tag = "1")]
-    pub after: Option<Place>,
+    pub after: Option<WirePlace>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Clock {
+pub struct WirePing {
     #[prost(uint32, tag = "1")]
     pub number: u32,
     #[prost(fixed64, tag = "2")]
@@ -223,7 +223,7 @@ pub struct Clock {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Refuse {
+pub struct WireRefuse {
     #[prost(uint32, tag = "1")]
     pub reason: u32,
     #[prost(string, tag = "2")]
@@ -231,7 +231,7 @@ pub struct Refuse {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct TooFarBehind {
+pub struct WireTooFarBehind {
     #[prost(message, repeated, tag = "1")]
     pub begins: Vec<WireDot>,
 }
@@ -239,35 +239,35 @@ pub struct TooFarBehind {
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Body {
     #[prost(message, tag = "1")]
-    Hello(Hello),
+    Hello(WireHello),
     #[prost(message, tag = "2")]
-    Entries(Entries),
+    Entries(WireEntries),
     #[prost(message, tag = "3")]
-    Acks(Acks),
+    Acks(WireAcks),
     #[prost(message, tag = "4")]
-    Again(Again),
+    Again(WireAgain),
     #[prost(message, tag = "5")]
-    ChainsWanted(ChainsWanted),
+    ChainsWanted(WireChainsWanted),
     #[prost(message, tag = "6")]
-    Chains(Chains),
+    Chains(WireChains),
     #[prost(message, tag = "7")]
-    Hash(StateHash),
+    Hash(WireStateHash),
     #[prost(message, tag = "8")]
-    Narrow(Narrow),
+    Narrow(WireNarrow),
     #[prost(message, tag = "9")]
-    Differs(Place),
+    Differs(WirePlace),
     #[prost(message, tag = "10")]
-    SnapshotWanted(SnapshotWanted),
+    SnapshotWanted(WireSnapshotWanted),
     #[prost(bytes = "bytes", tag = "11")]
     SnapshotChunk(Bytes),
     #[prost(message, tag = "12")]
-    Ping(Clock),
+    Ping(WirePing),
     #[prost(message, tag = "13")]
-    Pong(Clock),
+    Pong(WirePing),
     #[prost(message, tag = "14")]
-    Refuse(Refuse),
+    Refuse(WireRefuse),
     #[prost(message, tag = "16")]
-    TooFarBehind(TooFarBehind),
+    TooFarBehind(WireTooFarBehind),
 }
 
 /// One message; field 15 is the checksum over all before it.
@@ -286,9 +286,9 @@ pub struct WireEntry {
     pub birth: u64,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
-    /// The first number that the entry stands for; zero: its own.
-    #[prost(uint64, tag = "4")]
-    pub first_seq: u64,
+    /// The first number that the entry stands for; absent: its own.
+    #[prost(uint64, optional, tag = "4")]
+    pub first_seq: Option<u64>,
     #[prost(fixed64, tag = "5")]
     pub stamp: u64,
     #[prost(message, repeated, tag = "6")]
@@ -297,9 +297,9 @@ pub struct WireEntry {
     pub previous: Bytes,
     #[prost(message, repeated, tag = "8")]
     pub changes: Vec<WireChange>,
-    /// Of an entry that stands for others too: the chain hash up to it; empty otherwise.
-    #[prost(bytes = "bytes", tag = "9")]
-    pub resulting: Bytes,
+    /// Of an entry that stands for others too: the chain hash up to it.
+    #[prost(bytes = "bytes", optional, tag = "9")]
+    pub resulting: Option<Bytes>,
 }
 
 /// One key's part in it.
@@ -312,13 +312,13 @@ pub struct WireChange {
     pub key: Bytes,
     #[prost(bytes = "bytes", tag = "3")]
     pub value: Bytes,
-    #[prost(int64, tag = "4")]
-    pub lease: i64,
+    #[prost(int64, optional, tag = "4")]
+    pub lease: Option<i64>,
     #[prost(int64, tag = "5")]
     pub version: i64,
     /// Absent when this very entry began the incarnation.
     #[prost(message, optional, tag = "6")]
-    pub incarnation: Option<Incarnation>,
+    pub incarnation: Option<WireIncarnation>,
     /// Of a delta: the hash of its base.
     #[prost(bytes = "bytes", tag = "7")]
     pub base: Bytes,
@@ -330,9 +330,9 @@ pub struct WireChange {
     pub check: u64,
 }
 
-/// Which life of a key.
+/// Which incarnation of a key.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Incarnation {
+pub struct WireIncarnation {
     #[prost(fixed64, tag = "1")]
     pub stamp: u64,
     #[prost(uint64, tag = "2")]

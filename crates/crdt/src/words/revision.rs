@@ -13,7 +13,7 @@ pub const COUNTER_BITS: u32 = 40;
 pub const SPACES: u64 = 4096;
 
 /// A position in a replica's history. Revision 1 is the empty store, as in etcd.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(i64);
 
 impl Revision {

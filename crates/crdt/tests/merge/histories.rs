@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use eddy_crdt::merge::{CounterRule, Json, Rules, Version, Window};
-use eddy_crdt::{ChangeKind, Dot, Keyspace, LeaseId, ReplicaId, Rule, Stamp, SystemKey, VersionVector};
+use eddy_crdt::{Dot, Keyspace, LeaseId, ReplicaId, Rule, Stamp, SystemKey, VersionVector};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 
 use crate::edits;
-use crate::sites::{Place, Sites};
+use crate::sites::{Place, Sites, Written};
 
 fn seeds() -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -77,12 +77,12 @@ fn step(rng: &mut SmallRng, sites: &mut Sites, site: usize) {
     let before = sites.live(site);
     match (rng.random_range(0..20), &before) {
         (0, _) => sites.idle(site),
-        (1 | 2, Some(_)) => drop(sites.write(site, ChangeKind::Delete, stamp)),
-        (3, Some(_)) => drop(sites.write(site, ChangeKind::Expire, stamp)),
+        (1 | 2, Some(_)) => drop(sites.write(site, Written::Delete, stamp)),
+        (3, Some(_)) => drop(sites.write(site, Written::Expire, stamp)),
         _ => {
             let value = value(rng, &sites.place, before.as_ref().map(|live| &live.value[..]));
             let lease = (rng.random_range(0..4) == 0).then(|| LeaseId::new(rng.random_range(1..3)));
-            sites.write(site, ChangeKind::Put { value: value.into(), lease }, stamp);
+            sites.write(site, Written::Put(value.into(), lease), stamp);
         }
     }
 }

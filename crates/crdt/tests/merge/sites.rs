@@ -4,10 +4,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::merge::{self, Outcome, Rules, Version, Window};
+use eddy_crdt::merge::{self, MergeOutcome, Rules, Version, Window};
 use eddy_crdt::{
     Birth, ChangeKind, Dot, Incarnation, Keyspace, LeaseId, Live, Origin, ReplicaId, Stamp, VersionVector,
 };
+
+/// What a site does to the key.
+pub enum Written {
+    Put(Bytes, Option<LeaseId>),
+    Delete,
+    Expire,
+}
 
 /// A key, and the rules by which it is merged.
 #[derive(Clone, Debug)]
@@ -22,7 +29,7 @@ impl Place {
         Self { rules: Rules::default(), keyspace: Keyspace::Client, key: key.as_bytes() }
     }
 
-    pub fn outcome(&self, window: &Window) -> Outcome {
+    pub fn outcome(&self, window: &Window) -> MergeOutcome {
         window.outcome(&self.rules, self.keyspace, self.key)
     }
 
@@ -67,7 +74,7 @@ impl Sites {
     }
 
     /// What a site sees.
-    pub fn outcome(&self, site: usize) -> Outcome {
+    pub fn outcome(&self, site: usize) -> MergeOutcome {
         self.place.outcome(&self.place.window(&self.sites[site].versions))
     }
 
@@ -90,38 +97,40 @@ impl Sites {
 
     pub fn put_with(&mut self, site: usize, value: impl Into<Bytes>, lease: Option<LeaseId>) -> Dot {
         self.now += 1;
-        self.write(site, ChangeKind::Put { value: value.into(), lease }, Stamp::new(self.now))
+        self.write(site, Written::Put(value.into(), lease), Stamp::new(self.now))
     }
 
     pub fn delete(&mut self, site: usize) -> Dot {
         self.now += 1;
-        self.write(site, ChangeKind::Delete, Stamp::new(self.now))
+        self.write(site, Written::Delete, Stamp::new(self.now))
     }
 
     pub fn expire(&mut self, site: usize) -> Dot {
         self.now += 1;
-        self.write(site, ChangeKind::Expire, Stamp::new(self.now))
+        self.write(site, Written::Expire, Stamp::new(self.now))
     }
 
     /// One write at that stamp; a delete of what is not there is not asked for.
-    pub fn write(&mut self, site: usize, kind: ChangeKind, stamp: Stamp) -> Dot {
+    pub fn write(&mut self, site: usize, written: Written, stamp: Stamp) -> Dot {
         let before = self.live(site);
         let me = &mut self.sites[site];
         me.seq += 1;
         let dot = Dot { origin: me.origin, seq: me.seq };
         let own = Incarnation { stamp, dot };
         let Place { rules, keyspace, key } = &self.place;
-        let (version, incarnation) = match &kind {
-            ChangeKind::Put { value, .. } => {
-                let anew = |before: &Live| merge::begins_anew(rules, *keyspace, key, &before.value, value);
+        let (kind, incarnation) = match written {
+            Written::Put(value, lease) => {
+                let anew = |before: &Live| merge::begins_anew(rules, *keyspace, key, &before.value, &value);
                 let incarnation = before.as_ref().filter(|before| !anew(before)).map_or(own, |live| live.incarnation);
                 let continues = before.as_ref().filter(|before| before.incarnation == incarnation);
-                (continues.map_or(1, |before| before.version + 1), incarnation)
+                let version = continues.map_or(1, |before| before.version + 1);
+                (ChangeKind::Put { value, lease, version }, incarnation)
             }
-            ChangeKind::Delete | ChangeKind::Expire => (0, before.map_or(own, |before| before.incarnation)),
+            Written::Delete => (ChangeKind::Delete, before.map_or(own, |before| before.incarnation)),
+            Written::Expire => (ChangeKind::Expire, before.map_or(own, |before| before.incarnation)),
         };
         let deps = me.vector.iter().filter(|dep| dep.origin != me.origin).collect();
-        let version = Version { dot, stamp, deps: Arc::new(deps), kind, version, incarnation };
+        let version = Version { dot, stamp, deps: Arc::new(deps), kind, incarnation };
         me.vector.advance(dot);
         me.versions.push(version.clone());
         self.history.push(version);

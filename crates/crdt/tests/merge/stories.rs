@@ -1,7 +1,7 @@
 //! What a user of Kubernetes sees after sites that could not hear each other meet again.
 
-use eddy_crdt::merge::{self, CounterRule, Json, Outcome, Rules};
-use eddy_crdt::{Birth, CONTESTED, Keyspace, LeaseId, ReplicaId, Rule, SystemKey, birth_value, lease_ttl, lease_value};
+use eddy_crdt::merge::{self, CounterRule, Json, MergeOutcome, Rules};
+use eddy_crdt::{AnnouncedBirth, Birth, Keyspace, LeaseId, ReplicaId, Rule, SystemKey, lease_ttl, lease_value};
 
 use crate::edits::{get, number, parse, set, string, unset};
 use crate::objects::{DEPLOYMENT, LEASE, NODE, POD, SERVICE};
@@ -32,7 +32,7 @@ fn field<'a>(object: &'a Json, path: &[&str]) -> Option<&'a str> {
 }
 
 /// Everybody meets; all see the same.
-fn meet(sites: &mut Sites) -> (Outcome, Json) {
+fn meet(sites: &mut Sites) -> (MergeOutcome, Json) {
     sites.sync_all();
     let outcome = sites.outcome(0);
     assert_eq!(sites.outcome(1), outcome);
@@ -40,7 +40,7 @@ fn meet(sites: &mut Sites) -> (Outcome, Json) {
     (outcome, value)
 }
 
-fn given_up(outcome: &Outcome) -> Vec<&str> {
+fn given_up(outcome: &MergeOutcome) -> Vec<&str> {
     outcome.given_up.iter().map(|given_up| given_up.what.as_str()).collect()
 }
 
@@ -488,8 +488,8 @@ fn of_two_births_announced_apart_none_counts_until_one_is_announced_again() {
     let key: &'static [u8] = Box::leak(SystemKey::Birth(ReplicaId::new(5)).encode().to_vec().into());
     let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
     let mut sites = Sites::new(place, 3);
-    let announced = |birth| birth_value(Birth::new(birth));
-    let contested = birth_value(CONTESTED);
+    let announced = |birth| AnnouncedBirth::One(Birth::new(birth)).encode();
+    let contested = AnnouncedBirth::Contested.encode();
     for (births, value, rule) in [([7, 8], contested, Rule::ContestedBirth), ([8, 8], announced(8), Rule::LastWriter)] {
         sites.put(0, announced(births[0]));
         sites.put(1, announced(births[1]));

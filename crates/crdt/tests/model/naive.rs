@@ -148,7 +148,7 @@ impl Naive {
                 let before = self.clone();
                 before.check(txn)?;
                 let mut reply = self.run(&before, txn, next);
-                reply.revision = Revision::new(self.revision);
+                reply.revision = Some(Revision::new(self.revision));
                 Ok(Reply::Txn(reply))
             }
             Command::Compact(at) if *at <= self.compacted => Err(Refusal::Compacted),
@@ -261,7 +261,7 @@ impl Naive {
                 Op::Txn(txn) => OpReply::Txn(self.run(before, txn, next)),
             });
         }
-        TxnReply { revision: Revision::default(), succeeded, replies }
+        TxnReply { revision: None, succeeded, replies }
     }
 
     fn holds(&self, compare: &Compare) -> bool {

@@ -10,10 +10,16 @@ use eddy_crdt::{
 };
 
 /// The keys as the commits of one replica make them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shadow {
     pub kvs: BTreeMap<Key, KeyValue>,
     pub revision: Revision,
+}
+
+impl Default for Shadow {
+    fn default() -> Self {
+        Self { kvs: BTreeMap::new(), revision: Revision::new(0) }
+    }
 }
 
 macro_rules! ensure {
@@ -124,7 +130,7 @@ impl Shadow {
                 let ops = if succeeded { &txn.success } else { &txn.failure };
                 let replies: Result<Vec<_>, _> = ops.iter().map(|op| draft.op(op)).collect();
                 let revision = draft.revision();
-                replies.map(|replies| Reply::Txn(TxnReply { revision, succeeded, replies }))
+                replies.map(|replies| Reply::Txn(TxnReply { revision: Some(revision), succeeded, replies }))
             }
             _ => return None,
         };
@@ -186,7 +192,7 @@ impl Draft<'_> {
             let gone = KeyValue {
                 key: kv.key.clone(),
                 value: Bytes::new(),
-                create_revision: Revision::default(),
+                create_revision: Revision::new(0),
                 mod_revision: at,
                 version: 0,
                 lease: None,

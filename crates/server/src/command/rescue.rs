@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use eddy_crdt::{Change, ChangeKind, Head, Keyspace, Record, VersionVector};
+use eddy_crdt::{Change, ChangeKind, EntryHead, Head, Keyspace, Record, VersionVector};
 use serde_json::{Map, Value, json};
 
 use crate::storage::{Journal, Options, SledJournal};
@@ -40,7 +40,8 @@ pub(super) fn run(args: &RescueArgs) -> anyhow::Result<ExitCode> {
     let mut writes = 0_u64;
     for record in records {
         let record = Record::decode(record).context("a record of the journal")?;
-        let dot = record.head.dot;
+        // A record without an entry holds only what belongs to this replica alone.
+        let Some(EntryHead { dot, stamp, .. }) = record.head else { continue };
         if dot.origin.replica != own || known_elsewhere.contains(dot) {
             continue;
         }
@@ -48,7 +49,7 @@ pub(super) fn run(args: &RescueArgs) -> anyhow::Result<ExitCode> {
             let mut line = line(change);
             line.insert("birth".to_owned(), json!(dot.origin.birth.to_string()));
             line.insert("seq".to_owned(), json!(dot.seq));
-            line.insert("time_ms".to_owned(), json!(record.head.stamp.wall_ms()));
+            line.insert("time_ms".to_owned(), json!(stamp.wall_ms()));
             serde_json::to_writer(&mut out, &Value::Object(line))?;
             out.write_all(b"\n")?;
             writes += 1;
@@ -63,7 +64,7 @@ fn line(change: &Change) -> Map<String, Value> {
     let mut line = Map::new();
     put(&mut line, "key", &change.key);
     let op = match &change.kind {
-        ChangeKind::Put { value, lease } => {
+        ChangeKind::Put { value, lease, .. } => {
             put(&mut line, "value", value);
             if let Some(lease) = lease {
                 line.insert("lease".to_owned(), json!(lease.to_string()));

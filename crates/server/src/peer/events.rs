@@ -18,7 +18,7 @@ impl Peers {
             SessionEvent::LostTail { member, agreed, theirs } => {
                 tracing::warn!(
                     peer = %member,
-                    "agreed-on" = agreed.seq,
+                    "agreed-on" = agreed.map_or(0, |dot| dot.seq),
                     "peer-has" = theirs,
                     "peers know entries of this replica that it has lost: it takes a new birth"
                 );

@@ -31,10 +31,10 @@ fn alter(data_dir: &Path, key: &str, to: &'static str) -> Result<()> {
         let mut record = Record::decode(bytes)?;
         let mut is_it = false;
         for change in record.changes.iter_mut().filter(|change| change.key == key.as_bytes()) {
-            let ChangeKind::Put { value, lease } = &mut change.kind else { continue };
-            digest.remove(Keyspace::Client, key.as_bytes(), value, change.version, *lease);
+            let ChangeKind::Put { value, lease, version } = &mut change.kind else { continue };
+            digest.remove(Keyspace::Client, key.as_bytes(), value, *version, *lease);
             *value = Bytes::from_static(to.as_bytes());
-            digest.add(Keyspace::Client, key.as_bytes(), value, change.version, *lease);
+            digest.add(Keyspace::Client, key.as_bytes(), value, *version, *lease);
             is_it = true;
         }
         if is_it {

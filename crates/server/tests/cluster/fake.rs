@@ -6,8 +6,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use eddy_crdt::sync::{Hello, Message, PROTOCOL, Reason};
 use eddy_crdt::{
-    Applied, Birth, Chain, Change, ChangeKind, Dot, Entry, EntryHead, Incarnation, Keyspace, Origin, ReplicaId,
-    Revision, Stamp,
+    Birth, Chain, Change, ChangeKind, Dot, Entry, EntryHead, Incarnation, Keyspace, Origin, ReplicaId, Revision, Stamp,
 };
 use eddy_proto::peer::Frame;
 use eddy_proto::peer::peer_client::PeerClient;
@@ -84,15 +83,12 @@ impl Fake {
         let dot = Dot { origin: self.origin(), seq: self.last + 1 };
         let stamp = Stamp::new((SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as u64) << 16);
         let change = Change {
-            sub: 0,
             keyspace: Keyspace::Client,
             local: false,
             key: key.to_owned().into(),
-            kind: ChangeKind::Put { value: value.to_owned().into(), lease: None },
-            create_revision: Revision::default(),
-            version: 1,
+            kind: ChangeKind::Put { value: value.to_owned().into(), lease: None, version: 1 },
             incarnation: Incarnation { stamp, dot },
-            applied: Applied::AsIs,
+            applied: None,
         };
         let others = line.theirs.vector.iter().filter(|dot| dot.origin != self.origin());
         let depends = if self.last == 0 { others.collect() } else { Default::default() };

@@ -60,23 +60,24 @@ impl Loader {
         self.last_number = number;
         self.check_chain(&record)?;
         record.changes.iter_mut().for_each(unshare);
-        let is_candidate = (!record.trimmed || record.left_out) && !record.settled && record.head.dot.seq > 0;
-        let entry = is_candidate.then(|| record.entry());
+        let is_candidate = (!record.trimmed || record.left_out) && !record.settled;
+        let entry = record.entry().filter(|_| is_candidate);
         let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
         let before: Vec<_> = net.map(|(at, key)| (at, self.state.recorded(at, &key), key)).collect();
-        if record.changes.iter().any(|change| change.applied == Applied::Not) {
+        if record.changes.iter().any(|change| change.applied.is_none()) {
             self.state.dead.change(number);
         }
         let (mut now, mut later) = (ChangedKeys::new(), ChangedKeys::new());
         for change in record.effective() {
+            let Some(applied) = change.applied else { continue };
             match change.keyspace {
                 Keyspace::Client => {
                     let revision =
                         record.revision.ok_or(Damage::Codec { number, source: CodecError::Field("revision") })?;
-                    if change.applied == Applied::Later {
-                        later.push(self.push(number, revision.next(), change)?);
+                    if applied.later {
+                        later.push(self.push(number, revision.next(), change, applied)?);
                     } else {
-                        now.push(self.push(number, revision, change)?);
+                        now.push(self.push(number, revision, change, applied)?);
                     }
                 }
                 Keyspace::System => self.system(number, change),
@@ -103,46 +104,50 @@ impl Loader {
     }
 
     fn check_chain(&mut self, record: &Record) -> Result<(), Damage> {
-        let dot = record.head.dot;
-        if record.trimmed || dot.seq == 0 {
-            return Ok(());
-        }
+        let Some(head) = record.head.as_ref().filter(|_| !record.trimmed) else { return Ok(()) };
+        let dot = head.dot;
         if let Some((before, chain)) = self.last_whole.get(&dot.origin)
-            && before.seq + 1 == record.head.first_seq
-            && *chain != record.head.previous
+            && before.seq + 1 == head.first_seq
+            && *chain != head.previous
         {
             return Err(Damage::Chain { number: record.number, dot });
         }
-        let chain = record.head.previous.extend(&record.head, &record.changes);
+        let chain = head.previous.extend(head, &record.changes);
         self.last_whole.insert(dot.origin, (dot, chain));
         Ok(())
     }
 
-    fn push(&mut self, number: u64, revision: Revision, change: &Change) -> Result<(u32, Key), Damage> {
+    fn push(
+        &mut self,
+        number: u64,
+        revision: Revision,
+        change: &Change,
+        applied: Applied,
+    ) -> Result<(u32, Key), Damage> {
         let newest = self.state.index.newest(&change.key).map(|(_, newest)| (newest.revision, newest.sub));
-        if newest.is_some_and(|newest| newest >= (revision, change.sub)) {
+        if newest.is_some_and(|newest| newest >= (revision, applied.sub)) {
             return Err(Damage::Codec { number, source: CodecError::Field("order of changes") });
         }
         let content = match &change.kind {
-            ChangeKind::Put { value, lease } => Some(Content {
-                value: value.clone(),
-                create_revision: change.create_revision,
-                version: change.version,
-                lease: *lease,
-            }),
+            ChangeKind::Put { value, lease, version } => {
+                let create_revision = applied
+                    .create_revision
+                    .ok_or(Damage::Codec { number, source: CodecError::Field("create revision") })?;
+                Some(Content { value: value.clone(), create_revision, version: *version, lease: *lease })
+            }
             ChangeKind::Delete | ChangeKind::Expire => None,
         };
-        let version = Position { revision, sub: change.sub, number }.version(change.incarnation, content);
-        Ok((change.sub, self.state.index.write(&change.key, |key, _| (version, key.clone()))))
+        let version = Position { revision, sub: applied.sub, number }.version(change.incarnation, content);
+        Ok((applied.sub, self.state.index.write(&change.key, |key, _| (version, key.clone()))))
     }
 
     fn system(&mut self, number: u64, change: &Change) {
         let key = change.key.clone();
         let old = match &change.kind {
-            ChangeKind::Put { value, .. } => self.state.system.insert(
-                key,
-                SystemValue { value: value.clone(), version: change.version, incarnation: change.incarnation, number },
-            ),
+            ChangeKind::Put { value, version, .. } => {
+                let (value, incarnation) = (value.clone(), change.incarnation);
+                self.state.system.insert(key, SystemValue { value, version: *version, incarnation, number })
+            }
             ChangeKind::Delete | ChangeKind::Expire => {
                 self.state.dead.grave(number);
                 self.state.system.remove(&key)

@@ -12,6 +12,7 @@ use crate::replica::log::Logged;
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::store::state::Recorded;
+use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 
 /// What a key was around one of its versions, as far as the log may need it.
@@ -57,10 +58,13 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
     let own = replica.identity.origin();
     let mut kept = Replication::default();
     for origin in head.origins {
+        let before = origin.before;
         let state = OriginState { chain: origin.chain, deps: Arc::new(origin.deps) };
-        *replica.origins.get_mut(own, origin.dot.origin) = state.clone();
-        kept.begins.insert(origin.dot.origin, state);
-        kept.base.advance(origin.dot);
+        *replica.origins.get_mut(own, origin.origin) = state.clone();
+        kept.begins.insert(origin.origin, state);
+        if before > 0 {
+            kept.base.advance(Dot { origin: origin.origin, seq: before });
+        }
     }
     let mut reached = kept.base.clone();
     let mut stations: BTreeMap<(Keyspace, Key), Vec<Station>> = BTreeMap::new();
@@ -104,7 +108,6 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
                 stamp: entry.head.stamp,
                 deps: Arc::clone(&deps),
                 kind: change.kind.clone(),
-                version: change.version,
                 incarnation: change.incarnation,
             };
             let windows = &mut kept.windows;

@@ -57,7 +57,7 @@ impl SnapshotChunk {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct WireDot {
+struct ChunkDot {
     #[prost(fixed64, tag = "1")]
     replica: u64,
     #[prost(fixed64, tag = "2")]
@@ -67,17 +67,21 @@ struct WireDot {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct WireOrigin {
-    #[prost(message, optional, tag = "1")]
-    dot: Option<WireDot>,
-    #[prost(bytes = "bytes", tag = "2")]
+struct ChunkOrigin {
+    #[prost(fixed64, tag = "1")]
+    replica: u64,
+    #[prost(fixed64, tag = "2")]
+    birth: u64,
+    #[prost(uint64, tag = "3")]
+    before: u64,
+    #[prost(bytes = "bytes", tag = "4")]
     chain: Bytes,
-    #[prost(message, repeated, tag = "3")]
-    deps: Vec<WireDot>,
+    #[prost(message, repeated, tag = "5")]
+    deps: Vec<ChunkDot>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct WirePlace {
+struct ChunkPlace {
     #[prost(bool, tag = "1")]
     system: bool,
     #[prost(bytes = "bytes", tag = "2")]
@@ -85,19 +89,19 @@ struct WirePlace {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct WireSettled {
+struct ChunkSettled {
     #[prost(message, optional, tag = "1")]
-    dot: Option<WireDot>,
+    dot: Option<ChunkDot>,
     #[prost(uint32, tag = "2")]
     place: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct WireChunk {
+struct ChunkMessage {
     #[prost(message, repeated, tag = "1")]
-    base: Vec<WireOrigin>,
+    base: Vec<ChunkOrigin>,
     #[prost(message, repeated, tag = "2")]
-    floor: Vec<WireDot>,
+    floor: Vec<ChunkDot>,
     #[prost(int64, tag = "3")]
     revision: i64,
     /// The settled keys as the changes of a record.
@@ -107,25 +111,25 @@ struct WireChunk {
     #[prost(bytes = "bytes", repeated, tag = "5")]
     entries: Vec<Bytes>,
     #[prost(message, optional, tag = "6")]
-    next: Option<WirePlace>,
+    next: Option<ChunkPlace>,
     #[prost(message, repeated, tag = "7")]
-    settled: Vec<WireSettled>,
+    settled: Vec<ChunkSettled>,
 }
 
-fn dot_to_wire(dot: Dot) -> WireDot {
-    WireDot { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+fn dot_to_wire(dot: Dot) -> ChunkDot {
+    ChunkDot { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
 }
 
-fn dot_from_wire(dot: &WireDot) -> Dot {
+fn dot_from_wire(dot: &ChunkDot) -> Dot {
     Dot { origin: Origin { replica: ReplicaId::new(dot.replica), birth: Birth::new(dot.birth) }, seq: dot.seq }
 }
 
-fn vector_from_wire(dots: &[WireDot]) -> VersionVector {
+fn vector_from_wire(dots: &[ChunkDot]) -> VersionVector {
     dots.iter().map(dot_from_wire).collect()
 }
 
 /// A record that is none of the journal's: it only carries changes.
-fn carrier(head: EntryHead, changes: Vec<Change>) -> Record {
+fn carrier(head: Option<EntryHead>, changes: Vec<Change>) -> Record {
     Record {
         number: 0,
         revision: None,
@@ -138,67 +142,57 @@ fn carrier(head: EntryHead, changes: Vec<Change>) -> Record {
     }
 }
 
-/// The head of a record that is no entry.
-pub(super) fn no_entry() -> EntryHead {
-    let nobody = Origin { replica: ReplicaId::new(0), birth: Birth::new(0) };
-    EntryHead {
-        dot: Dot { origin: nobody, seq: 0 },
-        first_seq: 0,
-        stamp: Default::default(),
-        depends: VersionVector::default(),
-        previous: Default::default(),
-        resulting: None,
-    }
-}
-
-/// A settled key as the change of a record.
-pub(super) fn change_of(key: &SettledKey, sub: u32) -> Change {
-    let SettledKey { keyspace, key, live } = key;
-    let kind = ChangeKind::Put { value: live.value.clone(), lease: live.lease };
-    Change { sub, ..Change::new(*keyspace, key.clone(), kind, live.version, live.incarnation) }
+/// A settled key as a change.
+pub(super) fn change_of(key: &SettledKey) -> Change {
+    Change::new(key.keyspace, key.key.clone(), key.live.put(), key.live.incarnation)
 }
 
 fn encode(chunk: &SnapshotChunk) -> Bytes {
-    let origin = |origin: &OriginHead| WireOrigin {
-        dot: Some(dot_to_wire(origin.dot)),
+    let origin = |origin: &OriginHead| ChunkOrigin {
+        replica: origin.origin.replica.get(),
+        birth: origin.origin.birth.get(),
+        before: origin.before,
         chain: Bytes::copy_from_slice(origin.chain.as_bytes()),
         deps: origin.deps.iter().map(dot_to_wire).collect(),
     };
-    let keys = chunk.keys.iter().map(|key| change_of(key, 0)).collect();
-    let wire = WireChunk {
+    let keys = chunk.keys.iter().map(change_of).collect();
+    let wire = ChunkMessage {
         base: chunk.base.iter().map(origin).collect(),
         floor: chunk.floor.iter().map(dot_to_wire).collect(),
         revision: chunk.revision.get(),
-        keys: carrier(no_entry(), keys).encode(),
-        entries: chunk.entries.iter().map(|e| carrier(e.head.clone(), e.changes.clone()).encode()).collect(),
+        keys: carrier(None, keys).encode(),
+        entries: chunk.entries.iter().map(|e| carrier(Some(e.head.clone()), e.changes.clone()).encode()).collect(),
         settled: chunk
             .settled
             .iter()
-            .map(|(dot, place)| WireSettled { dot: Some(dot_to_wire(*dot)), place: *place })
+            .map(|(dot, place)| ChunkSettled { dot: Some(dot_to_wire(*dot)), place: *place })
             .collect(),
-        next: chunk.next.as_ref().map(|(at, key)| WirePlace { system: *at == Keyspace::System, key: key.clone() }),
+        next: chunk.next.as_ref().map(|(at, key)| ChunkPlace { system: *at == Keyspace::System, key: key.clone() }),
     };
     wire.encode_to_vec().into()
 }
 
 fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
-    let wire = WireChunk::decode(bytes.clone())?;
-    let origin = |origin: WireOrigin| {
+    let wire = ChunkMessage::decode(bytes.clone())?;
+    let origin = |origin: ChunkOrigin| {
         Ok(OriginHead {
-            dot: dot_from_wire(&origin.dot.ok_or(CodecError::Field("origin"))?),
+            origin: Origin { replica: ReplicaId::new(origin.replica), birth: Birth::new(origin.birth) },
+            before: origin.before,
             chain: crate::words::chain::Chain::from_wire(&origin.chain).ok_or(CodecError::Field("chain hash"))?,
             deps: vector_from_wire(&origin.deps),
         })
     };
     let key = |change: Change| {
-        let ChangeKind::Put { value, lease } = change.kind else { return Err(CodecError::Field("settled key")) };
-        let live = Live { value, lease, version: change.version, incarnation: change.incarnation };
+        let ChangeKind::Put { value, lease, version } = change.kind else {
+            return Err(CodecError::Field("settled key"));
+        };
+        let live = Live { value, lease, version, incarnation: change.incarnation };
         Ok(SettledKey { keyspace: change.keyspace, key: change.key, live })
     };
-    let settled = |settled: WireSettled| {
+    let settled = |settled: ChunkSettled| {
         Ok((dot_from_wire(&settled.dot.ok_or(CodecError::Field("settled change"))?), settled.place))
     };
-    let place = |place: WirePlace| (if place.system { Keyspace::System } else { Keyspace::Client }, place.key);
+    let place = |place: ChunkPlace| (if place.system { Keyspace::System } else { Keyspace::Client }, place.key);
     Ok(SnapshotChunk {
         base: wire.base.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
         floor: vector_from_wire(&wire.floor),
@@ -207,7 +201,7 @@ fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
         entries: wire
             .entries
             .into_iter()
-            .map(|bytes| Record::decode(bytes).map(|record| record.entry()))
+            .map(|bytes| Record::decode(bytes)?.entry().ok_or(CodecError::Field("entry")))
             .collect::<Result<_, _>>()?,
         settled: wire.settled.into_iter().map(settled).collect::<Result<_, CodecError>>()?,
         next: wire.next.map(place),

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk, change_of, no_entry};
+use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk, change_of};
 use crate::boot::snapshot::rebase::Lost;
 use crate::boot::snapshot::recovery;
 use crate::command::notice::{MergeReport, Notice};
-use crate::entry::{Change, CodecError, Entry, OriginHead, Record};
+use crate::entry::{Applied, Change, CodecError, Entry, OriginHead, Record};
 use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::replica::origins::OriginState;
 use crate::replica::turn::Turn;
 use crate::store::history::{ChangedKeys, History};
 use crate::store::state::Position;
+use crate::store::system::AnnouncedBirth;
 use crate::words::chain::Chain;
 use crate::words::clock::Now;
 use crate::words::id::{Dot, Identity, Origin};
@@ -67,7 +68,7 @@ pub struct Installed {
 pub struct Installer {
     base: Option<Vec<OriginHead>>,
     floor: VersionVector,
-    revision: Revision,
+    revision: Option<Revision>,
     keys: Vec<SettledKey>,
     pub(super) entries: Vec<Entry>,
     settled: BTreeMap<Dot, Vec<u32>>,
@@ -89,7 +90,7 @@ impl Installer {
             return Err(InstallError::Moved);
         }
         self.floor = chunk.floor;
-        self.revision = self.revision.max(chunk.revision);
+        self.revision = self.revision.max(Some(chunk.revision));
         self.keys.extend(chunk.keys);
         self.entries.extend(chunk.entries);
         for (dot, place) in chunk.settled {
@@ -101,9 +102,7 @@ impl Installer {
 
     /// Whether all that is new in a chunk's base are origins of which nothing is settled.
     fn grew(&self, base: &[OriginHead]) -> bool {
-        let settled = |heads: &[OriginHead]| -> VersionVector {
-            heads.iter().map(|head| head.dot).filter(|dot| dot.seq > 0).collect()
-        };
+        let settled = |heads: &[OriginHead]| -> VersionVector { heads.iter().filter_map(OriginHead::last).collect() };
         self.base.as_deref().is_some_and(|first| settled(first) == settled(base))
     }
 
@@ -123,17 +122,17 @@ impl Installer {
         let mut turn = Turn::new(now);
         replica.install_keys(&mut turn, &self.keys);
         for head in base {
-            if head.dot.seq > 0 {
-                replica.origins.vector.advance(head.dot);
-                replica.origins.fresh.advance(head.dot);
+            if let Some(last) = head.last() {
+                replica.origins.vector.advance(last);
+                replica.origins.fresh.advance(last);
             }
             let state = OriginState { chain: head.chain, deps: Arc::new(head.deps) };
-            *replica.origins.get_mut(identity.origin(), head.dot.origin) = state;
+            *replica.origins.get_mut(identity.origin(), head.origin) = state;
         }
         // The floor comes last: entries under it that are not settled were applied before it rose.
         replica.open_up().floor = VersionVector::default();
         let system: Vec<Change> =
-            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(|k| change_of(k, 0)).collect();
+            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(change_of).collect();
         replica.follow_system(&mut turn, system.iter());
         for entry in std::mem::take(&mut self.entries) {
             if replica.origins.vector.contains(entry.head.dot) {
@@ -152,7 +151,7 @@ impl Installer {
             let is_lost = |lost: &Lost| {
                 let Origin { replica: member, birth } = lost.entry.head.dot.origin;
                 let goes_on_under_another =
-                    || replica.membership.members.birth_of(member).is_some_and(|now| now != birth);
+                    || replica.membership.members.birth_of(member).is_some_and(|now| now != AnnouncedBirth::One(birth));
                 member == identity.replica || (replica.membership.members.is_present(member) && goes_on_under_another())
             };
             let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(is_lost);
@@ -165,7 +164,8 @@ impl Installer {
         let ordinal = member.ok_or(InstallError::NotAMember)?.ordinal;
         replica.membership.joining = false;
         replica.identity.ordinal = ordinal.unwrap_or(identity.ordinal);
-        replica.state.revision = replica.state.revision.max(self.revision);
+        replica.state.revision =
+            self.revision.map_or(replica.state.revision, |theirs| replica.state.revision.max(theirs));
         // The keys are shown as written at its first revision, and nothing before that can be asked for.
         drop(replica.leap(&mut turn));
         replica.state.restamp();
@@ -230,12 +230,12 @@ impl Replica {
             let mut changes = vec![];
             for key in now {
                 let sub = changed.len() as u32;
-                let mut change = change_of(key, sub);
+                let mut applied = Applied { sub, create_revision: None, later: false };
                 match key.keyspace {
                     Keyspace::Client => {
                         let at = Position { revision, sub, number };
                         let (stored, _, created) = self.state.set(turn.now, &key.key, &key.live, at);
-                        change.create_revision = created;
+                        applied.create_revision = Some(created);
                         changed.push((sub, stored));
                     }
                     Keyspace::System => {
@@ -243,7 +243,7 @@ impl Replica {
                         self.state.set_system(&stored, Some(&key.live), number);
                     }
                 }
-                changes.push(change);
+                changes.push(Change { applied: Some(applied), ..change_of(key) });
             }
             let touched = !changed.is_empty();
             if touched {
@@ -252,7 +252,7 @@ impl Replica {
             let record = Record {
                 number,
                 revision: touched.then_some(revision),
-                head: no_entry(),
+                head: None,
                 changes,
                 outcomes: vec![],
                 trimmed: true,
@@ -269,7 +269,7 @@ impl Installer {
     fn tail_of(&self, base: &[OriginHead], old: &Replica) -> Vec<Lost> {
         let origin = old.identity.origin();
         let mut known: Vec<(u64, Chain)> =
-            base.iter().filter(|head| head.dot.origin == origin).map(|head| (head.dot.seq, head.chain)).collect();
+            base.iter().filter(|head| head.origin == origin).map(|head| (head.before, head.chain)).collect();
         for entry in self.entries.iter().filter(|entry| entry.head.dot.origin == origin) {
             known.push((entry.head.first_seq - 1, entry.head.previous));
             known.push((entry.head.dot.seq, entry.head.previous.extend(&entry.head, &entry.changes)));

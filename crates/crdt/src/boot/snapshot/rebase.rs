@@ -49,7 +49,6 @@ impl Replica {
                     stamp: entry.head.stamp,
                     deps: Arc::clone(deps),
                     kind: change.kind.clone(),
-                    version: change.version,
                     incarnation: change.incarnation,
                 };
                 let (again, report) = self.judge(change.keyspace, &change.key, &version, &firsts);
@@ -111,8 +110,7 @@ impl Replica {
                     dot: Dot { origin: nobody, seq: 1 },
                     stamp: self.written(keyspace, key).unwrap_or(present.incarnation.stamp),
                     deps: Arc::default(),
-                    kind: ChangeKind::Put { value: present.value.clone(), lease: present.lease },
-                    version: present.version,
+                    kind: present.put(),
                     incarnation: present.incarnation,
                 });
                 window.add(Version { deps: Arc::default(), ..lost.clone() });

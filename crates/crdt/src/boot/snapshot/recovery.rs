@@ -35,8 +35,8 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
 
     let mut groups: Vec<Vec<Change>> = vec![];
     for (key, value) in old.state.system.iter().filter(|(_, value)| is_own(value.number)) {
-        let kind = ChangeKind::Put { value: value.value.clone(), lease: None };
-        groups.push(vec![Change::new(Keyspace::System, key.clone(), kind, value.version, value.incarnation)]);
+        let live = value.recorded().live;
+        groups.push(vec![Change::new(Keyspace::System, key.clone(), live.put(), live.incarnation)]);
     }
     let mut entries: BTreeMap<(Revision, u32), Change> = BTreeMap::new();
     for (key, versions) in old.state.index.iter().filter(|(key, _)| !key::is_replica_local(key)) {
@@ -100,11 +100,6 @@ fn entry(dot: Dot, stamp: Stamp, changes: Vec<Change>) -> Entry {
 }
 
 fn change_of(key: &Key, version: &KeyVersion) -> Change {
-    match &version.content {
-        Some(content) => {
-            let kind = ChangeKind::Put { value: content.value.clone(), lease: content.lease };
-            Change::new(Keyspace::Client, key.clone(), kind, content.version, version.incarnation)
-        }
-        None => Change::new(Keyspace::Client, key.clone(), ChangeKind::Delete, 0, version.incarnation),
-    }
+    let kind = version.recorded().map_or(ChangeKind::Delete, |recorded| recorded.live.put());
+    Change::new(Keyspace::Client, key.clone(), kind, version.incarnation)
 }

@@ -43,9 +43,9 @@ pub enum SessionEvent {
     LostTail {
         /// Who knows better.
         member: ReplicaId,
-        /// The last entry that both surely know alike; a `seq` of zero: none. Below what the peer still has in its log
-        /// nothing can be compared: then this is no higher than what this replica knew that all members had.
-        agreed: Dot,
+        /// The last entry that both surely know alike, if there is one. Below what the peer still has in its log nothing can
+        /// be compared: then this is no higher than what this replica knew that all members had.
+        agreed: Option<Dot>,
         /// The last one that the peer has.
         theirs: u64,
     },

@@ -8,7 +8,7 @@ use crate::sync::status::Equality;
 use crate::words::key::{Keyspace, Place};
 
 #[derive(Debug, Default)]
-pub(super) struct Compare {
+pub(super) struct StateComparison {
     pub(super) equality: Equality,
     /// The vector at which the hash was sent last.
     pub(super) sent_at: Option<u64>,
@@ -17,7 +17,7 @@ pub(super) struct Compare {
     pub(super) waits: bool,
 }
 
-impl Compare {
+impl StateComparison {
     /// When the hash is to be told, milliseconds of the monotonic clock.
     pub(super) fn next_ms(&self, interval_ms: u64) -> Option<u64> {
         self.waits.then(|| self.sent_ms.unwrap_or_default().saturating_add(interval_ms))

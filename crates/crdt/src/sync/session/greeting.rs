@@ -158,7 +158,8 @@ impl Session {
     fn end_search(&mut self, round: &mut Round<'_>, peer: &Peer) {
         let replica = round.replica;
         let Some(search) = self.search.take() else { return };
-        let agreed = Dot { origin: replica.identity().origin(), seq: search.agreed };
+        let origin = replica.identity().origin();
+        let agreed = (search.agreed > 0).then_some(Dot { origin, seq: search.agreed });
         round.effects.events.push(SessionEvent::LostTail { member: peer.member, agreed, theirs: search.theirs });
         self.enter(Stage::LostTail);
     }

@@ -8,7 +8,7 @@ use crate::replica::Replica;
 use crate::sync::delta;
 use crate::sync::entry_wire::Received;
 use crate::sync::exchange::Tuning;
-use crate::sync::message::{Acks, Message};
+use crate::sync::message::{AckBatch, Message};
 use crate::words::id::{Dot, Origin};
 use crate::words::vector::VersionVector;
 
@@ -58,7 +58,7 @@ pub(super) struct Incoming {
     /// Whether entries arrived while none were taken.
     pub(super) passed_over: bool,
     /// Those behind it that have: acknowledgements wait for all that came before them.
-    pub(super) later: BTreeMap<u32, Option<Acks>>,
+    pub(super) later: BTreeMap<u32, Option<AckBatch>>,
     /// Since when the first of them has been waiting.
     pub(super) later_ms: u64,
     pub(super) acks: BTreeMap<Origin, VersionVector>,

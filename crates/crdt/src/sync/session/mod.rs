@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::replica::Replica;
 use crate::replica::turn::Input;
+use crate::store::system::AnnouncedBirth;
 use crate::sync::error::SyncError;
 use crate::sync::exchange::{Exchange, Link};
 use crate::sync::message::{Message, fingerprint};
@@ -28,7 +29,6 @@ use crate::sync::status::{PeerStatus, SessionTally, Stage};
 use crate::words::clock::Now;
 use crate::words::id::ReplicaId;
 use crate::words::key::Place;
-use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
 
 use effects::Round;
@@ -55,7 +55,7 @@ pub struct Session {
     asked_ms: u64,
     outgoing: outgoing::Outgoing,
     incoming: incoming::Incoming,
-    compare: equality::Compare,
+    compare: equality::StateComparison,
     clocks: clocks::Clocks,
     tally: SessionTally,
     last_contact_ms: Option<u64>,
@@ -82,7 +82,7 @@ impl Session {
             asked_ms: 0,
             outgoing: outgoing::Outgoing::default(),
             incoming: incoming::Incoming::default(),
-            compare: equality::Compare::default(),
+            compare: equality::StateComparison::default(),
             clocks: clocks::Clocks::default(),
             tally: SessionTally { sent_messages: 1, ..SessionTally::default() },
             last_contact_ms: None,
@@ -225,7 +225,7 @@ impl Session {
         if self.wish.is_none() {
             return;
         }
-        if self.announced.is_none() && replica.birth_of(peer.member) == Some(peer.birth) {
+        if self.announced.is_none() && replica.birth_of(peer.member) == Some(AnnouncedBirth::One(peer.birth)) {
             self.announced = Some(replica.vector().clone());
         }
         let patience_ms = self.exchange.tuning().patience_ms;
@@ -289,7 +289,7 @@ impl Session {
             member: self.peer(),
             birth: self.peer.as_ref().map(|peer| peer.birth),
             stage: self.stage,
-            revision: self.peer.as_ref().map_or(Revision::default(), |peer| peer.revision),
+            revision: self.peer.as_ref().map(|peer| peer.revision),
             entries_behind: missing(durable, &vector),
             bytes_behind: replica.bytes_for(&vector, durable),
             entries_ahead: missing(&vector, replica.vector()),

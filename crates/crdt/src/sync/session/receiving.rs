@@ -10,7 +10,7 @@ use crate::replica::Replica;
 use crate::replica::turn::Input;
 use crate::sync::entry_wire::{self, Unresolved};
 use crate::sync::error::SyncError;
-use crate::sync::message::{Acks, Message};
+use crate::sync::message::{AckBatch, Message};
 use crate::sync::session::Session;
 use crate::sync::session::effects::Round;
 use crate::sync::session::peer::Peer;
@@ -210,7 +210,7 @@ impl Session {
         false
     }
 
-    pub(super) fn take_acks(&mut self, round: &mut Round<'_>, peer: &Peer, acks: Acks) {
+    pub(super) fn take_acks(&mut self, round: &mut Round<'_>, peer: &Peer, acks: AckBatch) {
         let (_replica, _durable, now) = (round.replica, round.durable, round.now);
         if !self.of_this_run(round, acks.epoch) {
             return;
@@ -221,7 +221,7 @@ impl Session {
     }
 
     /// Notes that a message arrived, in or out of order.
-    fn arrived(&mut self, number: u32, acks: Option<Acks>, now: Now) {
+    fn arrived(&mut self, number: u32, acks: Option<AckBatch>, now: Now) {
         let inc = &mut self.incoming;
         if number <= inc.number {
             return;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::sync::message::{Acks, Message};
+use crate::sync::message::{AckBatch, Message};
 use crate::sync::session::Session;
 use crate::sync::session::effects::{Round, SessionEvent};
 use crate::sync::session::outgoing::{Flight, above, due};
@@ -141,7 +141,7 @@ impl Session {
         out.own_acks_ms = Some(now.mono_ms);
         self.incoming.told();
         out.number += 1;
-        round.effects.messages.push(Message::Acks(Acks {
+        round.effects.messages.push(Message::Acks(AckBatch {
             epoch: out.epoch,
             number: out.number,
             own: own_news,
