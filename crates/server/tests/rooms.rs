@@ -15,15 +15,25 @@ struct Order {
     sources: &'static str,
     /// Its rooms: the modules at its root. Each may know those before it.
     rooms: &'static [&'static str],
-    /// How many circles of files there are: files that know each other, directly or through others.
-    circles: usize,
+    /// The most circles of files that there may be: files that know each other, directly or through others.
+    circles_max: usize,
 }
 
-const ORDERS: &[Order] = &[Order {
-    sources: "crates/crdt/src",
-    rooms: &["words", "command", "entry", "store", "merge", "replica", "boot", "sync"],
-    circles: 0,
-}];
+const ORDERS: &[Order] = &[
+    Order {
+        sources: "crates/crdt/src",
+        rooms: &["words", "command", "entry", "store", "merge", "replica", "boot", "sync"],
+        circles_max: 0,
+    },
+    Order {
+        sources: "crates/server/src",
+        rooms: &[
+            "version", "limits", "config", "tls", "cli", "logging", "metrics", "storage", "node", "api", "peer",
+            "admin", "http", "grpc", "listen", "command", "assemble", "run",
+        ],
+        circles_max: 9,
+    },
+];
 
 /// A source file.
 struct Source {
@@ -202,7 +212,7 @@ fn each_room_knows_only_those_above_it() -> Result<()> {
         let circles = circles(&sources);
         let (rooms, files) = (order.rooms.len(), sources.len());
         println!("{}: {rooms} rooms, {files} files, {} circles: {circles:?}", order.sources, circles.len());
-        ensure!(circles.len() == order.circles, "{}: circles of files: {circles:#?}", order.sources);
+        ensure!(circles.len() <= order.circles_max, "{}: circles of files: {circles:#?}", order.sources);
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The first entry of a cluster: the same everywhere, made by nobody, so that a static list of members needs no
-//! coordination.
+//! The first entry of a cluster: the same everywhere, so that a static list of members needs no coordination. No
+//! replica makes it.
 
 use bytes::Bytes;
 
@@ -31,7 +31,7 @@ pub struct Founder {
     pub peer_urls: Vec<String>,
 }
 
-/// What a cluster begins with; the same for all who found it.
+/// What a cluster begins with; all founders give the same.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Genesis {
     /// The members, in any order.
@@ -83,8 +83,8 @@ impl Genesis {
 }
 
 impl Replica {
-    /// A member of a cluster that begins with a static list of members. The effects hold the first record. Whoever is not
-    /// on the list gets an empty replica, as by [`Self::new`].
+    /// A member of a cluster that begins with a static list of members. The effects hold the first record. A replica
+    /// that is not on the list begins empty, as by [`Self::new`].
     pub fn found(mut identity: Identity, genesis: &Genesis) -> (Self, Effects) {
         let mut turn = Turn::new(Now::default());
         let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (Self::new(identity), turn.effects) };

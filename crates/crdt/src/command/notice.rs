@@ -1,4 +1,4 @@
-//! What an operator should hear of: refused entries, clocks that are off, merges that gave something up.
+//! What operators are told: refused entries, clocks that are off, merges that gave something up.
 
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
@@ -25,7 +25,7 @@ pub enum Rule {
     ContestedBirth,
 }
 
-/// Something that a concurrent version wanted and did not get.
+/// A part of a concurrent version that is not in the outcome.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct GivenUp {
     /// The version.
@@ -51,7 +51,7 @@ pub struct MergeReport {
     pub given_up: Vec<GivenUp>,
 }
 
-/// Something that an operator should hear of.
+/// Something that operators are told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// An unknown entry does not depend on what every member is known to have: refused. Silent corruption, or a member
@@ -59,42 +59,42 @@ pub enum Notice {
     BelowFloor {
         /// The entry.
         dot: Dot,
-        /// Who sent it.
+        /// The peer that sent it.
         from: ReplicaId,
     },
     /// An entry came before something it depends on: refused, it will come again.
     TooEarly {
         /// The entry.
         dot: Dot,
-        /// Who sent it.
+        /// The peer that sent it.
         from: ReplicaId,
     },
     /// An entry does not continue what is known of its origin: the origin lost its tail and went on, or was copied.
     Forked {
         /// The entry.
         dot: Dot,
-        /// Who sent it.
+        /// The peer that sent it.
         from: ReplicaId,
     },
     /// A peer knows entries of this very replica and birth that it does not know itself: it lost its tail.
     OwnTailLost {
         /// The entry.
         dot: Dot,
-        /// Who sent it.
+        /// The peer that sent it.
         from: ReplicaId,
     },
-    /// An entry of someone who is no member, or sent by one who is no member any more: refused.
+    /// An entry was made or sent by a replica that is no member: refused.
     NotAMember {
-        /// Whose entry it is, or who sent it.
+        /// The member whose entry it is, or that sent it.
         member: ReplicaId,
-        /// Who sent it.
+        /// The peer that sent it.
         from: ReplicaId,
     },
     /// An entry that cannot be one (no changes, a name that none can have): refused.
     Malformed {
         /// The entry.
         dot: Dot,
-        /// Who sent it.
+        /// The peer that sent it.
         from: ReplicaId,
     },
     /// An entry is dated ahead of this replica's clock by more than the bound.

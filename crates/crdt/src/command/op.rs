@@ -14,11 +14,11 @@ pub struct KeyValue {
     pub key: Key,
     /// The value; may be empty, which is not the same as absent.
     pub value: Bytes,
-    /// When this life of the key began.
+    /// When this incarnation of the key began.
     pub create_revision: Revision,
     /// When it was last written.
     pub mod_revision: Revision,
-    /// How often it was written in this life, counted from 1.
+    /// How often it was written in this incarnation, counted from 1.
     pub version: i64,
     /// The lease it hangs on.
     pub lease: Option<LeaseId>,
@@ -308,8 +308,8 @@ pub enum Command {
         /// Where clients reach it.
         client_urls: Vec<String>,
     },
-    /// Move to the next revision space of this replica's own above every revision that any member is known to have used,
-    /// and count everything before as compacted.
+    /// Move to the next revision space of this replica, above every revision that any member is known to have used.
+    /// Everything before counts as compacted.
     Leap,
 }
 
@@ -362,9 +362,9 @@ pub enum OpReply {
 /// The answer to a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TxnReply {
-    /// The revision of its writes, or the present one when it wrote nothing. `None` for a nested one: etcd leaves the
-    /// header of its answer empty.
-    pub revision: Option<Revision>,
+    /// The revision of its writes, or the present one when it wrote nothing. (etcd leaves the header of a nested answer
+    /// empty.)
+    pub revision: Revision,
     /// Whether all compares held.
     pub succeeded: bool,
     /// Answers of the branch that was run, step by step.
@@ -380,7 +380,7 @@ pub enum Reply {
     Delete(DeleteReply),
     /// To a transaction.
     Txn(TxnReply),
-    /// To a compaction: done with `sweep`, what was hidden is dropped step by step.
+    /// To a compaction. What it hid is dropped later, step by step.
     Compact {
         /// The present revision.
         revision: Revision,
@@ -401,7 +401,7 @@ pub enum Reply {
     },
     /// To a keep-alive: the time to live, seconds.
     LeaseRenew {
-        /// Seconds that the lease lives from now.
+        /// Seconds from now until the lease runs out.
         ttl: i64,
     },
     /// To an alarm: whether that changed anything.

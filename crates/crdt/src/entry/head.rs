@@ -47,7 +47,7 @@ pub enum Past {
 /// The state of a replica beside its records, replaced with every flush.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Who the replica is.
+    /// The names of the replica.
     pub identity: Identity,
     /// The number the next record will have.
     pub next_number: u64,

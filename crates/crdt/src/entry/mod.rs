@@ -1,8 +1,8 @@
 //! Entries (the unit of replication), the records that journal them, and the head that goes with each flush.
 //!
-//! An **entry** is one committed transaction as its origin made it. A **record** is an entry together with what
-//! applying it gave on this replica (revision, create revisions, outcomes of merges) under the replica's own journal
-//! number. Records are protobuf, so that fields can be added; the layout is described in `docs/format.md`.
+//! An **entry** is one committed transaction as its origin made it. A **record** is an entry with what applying it gave
+//! on this replica: revision, create revisions, outcomes of merges. The replica numbers its records. Records are
+//! protobuf, so that fields can be added; the layout is described in `docs/format.md`.
 
 pub(crate) mod chain;
 pub(crate) mod change;

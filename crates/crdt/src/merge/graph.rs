@@ -13,7 +13,7 @@ use crate::words::value::Live;
 /// Positions in a list of versions.
 pub type Positions = SmallVec<[usize; 2]>;
 
-/// Who descends from whom, directly, among a list of versions in which ancestors come before descendants.
+/// The parents and children in a list of versions in which ancestors come before descendants.
 pub struct Graph {
     parents: Vec<Positions>,
     /// How many versions have it as a parent, and the last of them.
@@ -74,9 +74,9 @@ impl Graph {
     }
 }
 
-/// Which of these versions are middles of runs: the next version is of the same origin, is the only one on top of it and
-/// stands on nothing else. To leave any of them out changes no outcome. A version that alters a field that is set once is
-/// none, so that it stays known who was first to set it.
+/// Which of these versions are middles of runs: the next version is of the same origin, is the only one on top of it
+/// and stands on nothing else. To leave any of them out changes no outcome. A version that alters a field which is set
+/// once is no middle, so that the first to set it stays known.
 pub fn middles(graph: &Graph, versions: &[&Version], base: Option<&Live>, kubernetes: bool) -> Vec<bool> {
     let once = |value: Option<&[u8]>| value.and_then(Object::parse).map(|object| object.set_once()).unwrap_or_default();
     let value = |version: &'_ Version| match &version.kind {

@@ -32,8 +32,8 @@ pub struct MergeOutcome {
     pub rule: Option<Rule>,
     /// What of the concurrent versions is not in the outcome.
     pub given_up: Vec<GivenUp>,
-    /// Whether the versions disagreed about something that names a life of the object beside its incarnation (the node
-    /// of a pod). See [`replaces`].
+    /// Whether the versions disagreed about the node of a pod, which names the pod beside its incarnation. See
+    /// [`replaces`].
     pub replaced: bool,
 }
 
@@ -54,8 +54,8 @@ fn whole(version: &Version) -> GivenUp {
     GivenUp { dot: version.dot, what: what.to_owned() }
 }
 
-/// Whether a replica that showed `before` must show `after` as a delete and then a create: another life of the key, or
-/// another node of a pod (a scheduler exits when it sees a bound pod move).
+/// Whether a replica that showed `before` must show `after` as a delete and then a create. That is so for another
+/// incarnation of the key, and for another node of a pod: a scheduler exits when it sees a bound pod move.
 pub fn replaces(rules: &Rules, keyspace: Keyspace, key: &[u8], before: &Live, after: &Live) -> bool {
     if before.incarnation != after.incarnation {
         return true;
@@ -160,8 +160,8 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
     let ancestry: Vec<&Version> =
         versions.iter().filter(|v| heads.iter().any(|head| head.dot == v.dot || head.descends_from(v.dot))).collect();
     let graph = Graph::of(&ancestry);
-    // A run counts as its last version, so that leaving its middle out changes nothing. What is not of this life of the
-    // object, or not readable, is no version of its fields.
+    // A run counts as its last version, so that leaving its middle out changes nothing. A version of another
+    // incarnation, or one that cannot be read, is no version of its fields.
     let middles = graph::middles(&graph, &ancestry, base, true);
     let read = |v: &Version| match of_heads.iter().find(|(dot, _)| *dot == v.dot) {
         Some((_, object)) => Some(Cow::Borrowed(object)),

@@ -52,8 +52,8 @@ impl Window {
         self.segments.len() == self.versions.len()
     }
 
-    /// Adds a version. Those of its ancestors that belong into the window must be there already, it must not be there
-    /// itself, and it must descend from everything that is settled.
+    /// Adds a version. Its ancestors that are unsettled must be there already, and it must not be. It must descend from
+    /// everything that is settled.
     pub fn add(&mut self, version: Version) {
         debug_assert!(!self.versions.last().is_some_and(|v| v.descends_from(version.dot)), "a descendant came first");
         let mut begin = self.versions.len();
@@ -78,8 +78,8 @@ impl Window {
         self.outcome_of(self.segments.len(), rules, keyspace, key)
     }
 
-    /// Folds into the base the largest causal prefix that lies under the floor (what every member is known to have)
-    /// and that all other versions descend from. Changes no outcome.
+    /// Folds a causal prefix into the base: the largest one that lies under the floor and that all other versions
+    /// descend from. Changes no outcome.
     pub fn settle(&mut self, floor: &VersionVector, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Settled {
         let count = self.settled_segments(floor);
         if count == 0 {
@@ -89,7 +89,7 @@ impl Window {
         self.fold(count, base)
     }
 
-    /// The same where it is known what the key was after so many of the versions: nothing is merged.
+    /// The same without a merge: `base` tells what the key was after that number of versions.
     pub fn settle_known(&mut self, floor: &VersionVector, base: impl FnOnce(usize) -> Option<Live>) -> Settled {
         let count = self.settled_segments(floor);
         if count == 0 {

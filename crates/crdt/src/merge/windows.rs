@@ -1,8 +1,8 @@
 //! The windows of all keys that have unsettled versions, and which records of the journal they rest on.
 //!
-//! The versions of a window stand in the order in which they were applied here. What settles is always a leading part of
-//! that order: whatever came later descends from it. So the base of a window is what the key was here just after the last
-//! settled version, and a restart finds it in the journal without merging anything.
+//! The versions of a window stand in the order in which they were applied here. What settles is always a leading part
+//! of that order: whatever came later descends from it. So the base of a window is what the key was here just after the
+//! last settled version. A restart finds it in the journal and merges nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -107,8 +107,8 @@ impl Windows {
         }
     }
 
-    /// Settles one window; tells which record it no longer rests on, if any, and whether some of its versions lie under
-    /// the floor and could not be settled yet.
+    /// Settles one window. Returns the record that it no longer rests on, if any, and whether versions under the floor
+    /// are left in it.
     pub fn settle(
         &mut self,
         keyspace: Keyspace,
@@ -123,7 +123,7 @@ impl Windows {
         })
     }
 
-    /// The same at start-up, where the journal says what the key was after so many of the versions.
+    /// The same at start-up: `base` tells from the journal what the key was after that number of versions.
     pub fn settle_known(
         &mut self,
         keyspace: Keyspace,

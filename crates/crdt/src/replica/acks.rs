@@ -115,8 +115,8 @@ mod tests {
         seqs.iter().map(|(replica, seq)| Dot { origin: origin(*replica), seq: *seq }).collect()
     }
 
-    /// A member's acknowledgement waited for an entry, an older one that a third replica had passed on took its place, and
-    /// the newer was never repeated: keys stayed unsettled until that member acknowledged something else.
+    /// A member's acknowledgement waited for an entry. An older one, passed on by a third replica, took its place, and
+    /// the newer was never repeated. Keys stayed unsettled until that member acknowledged something else.
     #[test]
     fn an_older_acknowledgement_that_comes_later_takes_no_ones_place() {
         let member = Origin { replica: ReplicaId::new(7), birth: Birth::new(1) };

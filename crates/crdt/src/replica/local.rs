@@ -1,4 +1,4 @@
-//! The replica's own entries: how a transaction becomes one, and how it is kept for those who lack it.
+//! The replica's own entries: how a transaction becomes one, and how it is kept for members that lack it.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ impl Replica {
         head
     }
 
-    /// Keeps an entry of its own for those who lack it.
+    /// Keeps an entry of its own for members that lack it.
     fn keep(&mut self, record: &Record, touched: &SmallVec<[Touched; 1]>) {
         let (Some(replication), Some(entry)) = (&mut self.replication, record.entry()) else { return };
         let entry = Arc::new(entry);

@@ -12,12 +12,12 @@ use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::revision::{Revision, SPACES};
 use crate::words::vector::VersionVector;
 
-/// Whether a system key has a say in who is a member.
+/// Whether the members depend on a system key.
 pub fn concerns(key: &SystemKey) -> bool {
     !matches!(key, SystemKey::Lease(_) | SystemKey::Alarm(_))
 }
 
-/// Who belongs to the cluster, and what they have.
+/// The members of the cluster, and what they have on disk.
 #[derive(Debug, Default)]
 pub(crate) struct Membership {
     /// The members.
@@ -28,12 +28,12 @@ pub(crate) struct Membership {
     pub(crate) joining: bool,
     /// Whether peers may know more of this replica than it does.
     pub(crate) past: Past,
-    /// Who was met since this replica is in doubt.
+    /// The members that were met since this replica doubts its disk.
     pub(crate) met: BTreeSet<ReplicaId>,
 }
 
 impl Membership {
-    /// Whose acknowledgements settling waits for.
+    /// The members whose acknowledgements settling waits for.
     pub(crate) fn counting(&self) -> Vec<ReplicaId> {
         self.members.counting(&self.acks)
     }
@@ -48,7 +48,7 @@ impl Membership {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Members {
     members: BTreeMap<ReplicaId, Member>,
-    /// Who was removed, by the entry that says so.
+    /// The removed members, each with the entry that removed it.
     removals: BTreeMap<ReplicaId, Dot>,
     /// Every use of an ordinal.
     ordinals: BTreeSet<(u16, ReplicaId)>,
@@ -158,9 +158,9 @@ impl Members {
         if ordinal > above { ordinal } else { ((above - ordinal) / SPACES + 1) * SPACES + ordinal }
     }
 
-    /// Whose acknowledgements settling waits for: all members; of those that were removed the ones whose removal some member
-    /// has not acknowledged yet, since it may still take their entries; and as long as there are such, those whose removal one
-    /// of these has not acknowledged, since it may have taken their entries, which would come through it.
+    /// The members whose acknowledgements settling waits for. All present members count. A removed member counts until
+    /// every present one has acknowledged its removal: the others may still take its entries. As long as such a one
+    /// counts, so does a removed member whose removal it has not acknowledged: it may have taken that one's entries.
     pub fn counting(&self, acks: &Acks) -> Vec<ReplicaId> {
         let knows =
             |id: ReplicaId, removal: Dot| acks.of(id, self.birth_of(id)).is_some_and(|ack| ack.contains(removal));

@@ -184,7 +184,7 @@ impl Replica {
             return;
         }
         if self.membership.members.birth_of(id).is_some_and(|birth| birth != AnnouncedBirth::One(self.identity.birth)) {
-            // Announced by someone who had not heard of this one.
+            // A member announced it that had not heard of this birth.
             self.announce(turn, id, self.identity.birth);
         }
         let Some(member) = self.membership.members.get(id) else { return };

@@ -41,7 +41,35 @@ use crate::words::vector::VersionVector;
 /// How many leases may expire in one tick; the rest in the next, so that a crowd of them does not hold up writes.
 const EXPIRIES_PER_TICK: usize = 256;
 
-/// One replica.
+/// One replica of the store: a state machine that is told everything and does nothing by itself.
+///
+/// # Where one comes from
+/// [`Loader`](crate::Loader) makes it from its journal, [`Replica::found`] from a list of founders,
+/// [`Installer`](crate::Installer) from a peer's state. [`Replica::new`] makes an empty one that has yet to join.
+///
+/// # Calls
+/// - [`Replica::handle`] takes one [`Input`] and returns its [`Effects`]. Beside it only [`Replica::sweep`] changes anything.
+/// - Reads ([`Replica::range`], [`Replica::read_txn`], [`Replica::events`]) take the revision that counts as the newest. The
+///   caller gives the newest *durable* one, so no read shows what a crash could take back.
+/// - [`Replica::next_tick_ms`] says when [`Input::Tick`] has something to do.
+/// - [`Replica::entries_for`], [`Replica::snapshot_chunk`] and what a [`Session`](crate::sync::Session) asks read what peers lack.
+///   They are given what is durable, and show nothing above it.
+///
+/// # Effects, and when they may be used
+/// The state has changed when `handle` returns. Its effects wait for the disk. In this order, for one input or for a group of
+/// inputs at once:
+/// 1. Write `records`, in their order, together with [`Replica::head`] as it is after the last of these inputs, in one atomic
+///    batch. A group without records is written too if `head_changed` is set in any of its effects.
+/// 2. Make the batch durable.
+/// 3. Only then use `reply`, `commits`, `leapt` and `notices`, in the order of the inputs, and count the vector and the revision
+///    as durable.
+///
+/// If a write fails, nothing of the group or after it may leave the process, and the replica must be made anew from the
+/// journal. Further inputs may be handled while an earlier group is on its way to the disk.
+///
+/// # After a compaction
+/// A compaction hides history at once. [`Replica::sweep`] then drops what it hid in slices, between groups. For each record in
+/// [`Sweep::dead`](crate::Sweep::dead), in ascending order, [`Replica::trim`] says what is left of it in the journal.
 pub struct Replica {
     pub(crate) identity: Identity,
     /// The keys, and what is derived from them.
@@ -53,7 +81,7 @@ pub struct Replica {
     pub(crate) rules: Arc<Rules>,
     /// Which entries it has applied, by their origins.
     pub(crate) origins: Origins,
-    /// Who belongs to the cluster, and what they have.
+    /// The members of the cluster, and what they have on disk.
     pub(crate) membership: Membership,
     /// What is kept for the sake of other members; `None` in a cluster of one.
     pub(crate) replication: Option<Replication>,
@@ -106,7 +134,7 @@ impl Replica {
         }
         let hold_until_ms = self.replication.as_ref().and_then(|replication| replication.hold_until_ms);
         if hold_until_ms.is_some_and(|until_ms| turn.now.mono_ms >= until_ms) {
-            // Nobody need say anything for what waited to be settled.
+            // What waited for the hold is settled now, without another acknowledgement.
             self.release_hold(turn);
         }
     }
@@ -118,8 +146,8 @@ impl Replica {
         self.advance(turn);
     }
 
-    /// Whether a revision is of another space than `current` and may be another replica's: what came since cannot be told,
-    /// so whoever asks for it is answered as if it were compacted.
+    /// Whether a revision is of another space than `current` and may be another replica's. What came since cannot be
+    /// told, so requests for it are answered as if it were compacted.
     pub fn is_foreign(&self, at: Revision, current: Revision) -> bool {
         self.state.view(current).is_foreign(at)
     }
@@ -185,7 +213,7 @@ impl Replica {
         }
     }
 
-    /// Who this is.
+    /// The names of this replica.
     pub fn identity(&self) -> Identity {
         self.identity
     }

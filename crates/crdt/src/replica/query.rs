@@ -20,7 +20,7 @@ use crate::words::id::{Dot, LeaseId, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
 
-/// Someone lacks entries that are not kept any more because every member had them.
+/// A peer lacks entries that are not kept any more because every member had them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("it lacks entries that are not kept any more; it needs a snapshot")]
 pub struct BelowFloor;
@@ -75,7 +75,7 @@ impl Replica {
     /// Entries that `have` lacks and that are durable here, each after all that it depends on, until about `max_bytes`.
     ///
     /// # Errors
-    /// When `have` lacks something that is not kept any more because every member had it: whoever lacks it needs a
+    /// When `have` lacks something that is not kept any more because every member had it. Then its owner needs a
     /// snapshot.
     pub fn entries_for(
         &self,

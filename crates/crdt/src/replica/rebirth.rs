@@ -1,8 +1,8 @@
 //! A replica whose disk may be less than what its peers know of it: an older copy, or one that lacks its end.
 //!
-//! What it numbered may be numbered already, and what it has acknowledged may not be here any more, while others rely on
-//! its being here. So it takes a new birth and a revision space of its own at once, and begins anew from the first member
-//! it meets that has lost nothing, before anyone is told what it wrote in between.
+//! Numbers that it gives may be used already. What it has acknowledged may not be here any more, while others rely on
+//! its being here. So it takes a new birth and another revision space at once. It begins anew from the first member it
+//! meets that has lost nothing, before it tells any peer what it wrote in between.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ impl Replica {
         turn.effects.head_changed = true;
     }
 
-    /// Notes that a member was met that knows no better. When none of them does, this is all that there is.
+    /// Notes that a member was met that knows no more of this replica. When no member does, nothing was lost.
     pub(crate) fn meet(&mut self, turn: &mut Turn, member: ReplicaId) {
         self.membership.met.insert(member);
         let own = self.identity.replica;

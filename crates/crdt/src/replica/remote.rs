@@ -1,4 +1,4 @@
-//! Entries of other replicas: which are taken, and what they make of the keys here.
+//! Entries of other replicas: which ones are taken, and what they make of the keys here.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ enum KeyStep {
     Put,
     /// It is deleted.
     Delete,
-    /// One life of it ends and another begins.
+    /// One incarnation of it ends and another begins.
     Replace,
 }
 
@@ -106,14 +106,15 @@ impl Replica {
                 Err(notice) => turn.effects.notices.push(notice),
             }
         }
-        // Entries alone do not move the floor; what was acknowledged before they came may, and who the members are.
+        // Entries alone do not move the floor. Acknowledgements that came before them may, and a change of the members.
         if self.membership.acks.ripen(&self.origins.vector) || system {
             self.advance(turn);
         }
     }
 
-    /// Whether entries of another birth of that member than these have come another way: that one runs now, and what still
-    /// comes from one of these is from before. Nobody may learn it who has told others that it knows of the new birth.
+    /// Whether entries of that member under another birth than these are known. Then the member runs under that birth
+    /// now, and what still comes under one of these is from before. This replica has told others that it knows of the
+    /// new birth, so it must take nothing of the old one any more.
     pub(crate) fn is_outlived(&self, member: ReplicaId, births: &[Birth]) -> bool {
         self.births_of(member).any(|birth| !births.contains(&birth))
     }
@@ -157,7 +158,7 @@ impl Replica {
                 head.depends.contains(on) || before.is_some_and(|before| before.contains(on))
             })
         };
-        // Whoever is alone has settled nothing that another may lack.
+        // A replica that is alone has settled nothing that another may lack.
         if !self.replication.as_ref().is_none_or(|replication| depends_on(&replication.floor)) {
             return Err(Notice::BelowFloor { dot, from });
         }
@@ -192,7 +193,7 @@ impl Replica {
             }
         }
         if changes.iter().any(|change| change.applied.is_none()) || !outcomes.is_empty() {
-            // Once settled, what it says beside what is here is of no use.
+            // Once it is settled, changes that are not shown here are of no use.
             self.state.dead.change(number);
         }
         let record = Record {

@@ -25,14 +25,15 @@ impl Replica {
         let mut news = self.membership.acks.note(self.identity.origin(), own, &self.origins.vector);
         for (member, vector) in acks {
             if member.replica == self.identity.replica {
-                // Others count on what it had before it lost its disk. They wait for its word that it is another now.
+                // Others count on what this replica had before it lost its disk. They wait until it announces its new
+                // birth.
                 if member.birth != self.identity.birth && !self.membership.joining {
                     self.announce(turn, member.replica, self.identity.birth);
                 }
                 continue;
             }
-            // A member that is not known yet has acknowledged its own addition, which will come: its word must wait, not get
-            // lost. Whoever has acknowledged nothing new and is not known is nobody.
+            // A member that is not known yet has acknowledged its own addition, which will come: its acknowledgement
+            // must wait. One that acknowledges nothing new and is not known is no member.
             let is_nobody =
                 self.membership.members.get(member.replica).is_none() && self.origins.vector.covers(&vector);
             if !is_nobody {
@@ -89,7 +90,7 @@ impl Replica {
         let Some(replication) = &mut self.replication else { return };
         let mut released = replication.settle_windows(grown, &self.rules);
         released.extend(replication.shorten_log());
-        // A record is no longer kept for the sake of peers: what is dead of it may go.
+        // The record is no longer kept for peers: its dead changes may go.
         for number in released {
             if !replication.retains(number) && self.journal.held.remove(&number) {
                 self.state.dead.change(number);

@@ -40,13 +40,13 @@ impl Replica {
     /// Leaps when the counter of the present space is full.
     pub(crate) fn leave_full_space(&mut self, turn: &mut Turn) {
         if self.state.revision.counter() + RESERVE >= 1 << COUNTER_BITS {
-            // When even the spaces are used up, revisions go on counting: into a space that nobody else can own either.
+            // When all spaces are used up, revisions count on into a space that no other member can own either.
             drop(self.leap(turn));
         }
     }
 
-    /// Moves to the spaces of another ordinal, and shows all keys as written there: what they showed before is the other's
-    /// who has the ordinal now.
+    /// Moves to the spaces of another ordinal, and shows all keys as written there. The revisions that they showed
+    /// before belong to another member now.
     pub(crate) fn take_ordinal(&mut self, turn: &mut Turn, ordinal: u16) {
         self.identity.ordinal = ordinal;
         turn.effects.notices.push(Notice::OrdinalChanged { ordinal });

@@ -24,7 +24,7 @@ pub enum Input {
     /// Entries from a peer, in an order in which what they depend on comes first. Known ones are ignored; those whose
     /// dependencies are missing, and those that cannot be right, are refused with a notice.
     Entries {
-        /// Who sent them (not always who made them).
+        /// The peer that sent them; another replica may have made them.
         from: ReplicaId,
         /// Its birth, and those under which entries of it were known when it was greeted. Where entries of another have come
         /// since, it has lost its disk: this is from before, and others may have settled what it does not depend on.
@@ -65,8 +65,8 @@ pub enum Input {
 /// How long [`Input::Hold`] holds without [`Input::Release`], milliseconds.
 pub const HOLD_MS: u64 = 60_000;
 
-/// What an input leads to. The state has changed already; none of this may leave the process before the records and
-/// the head are durable.
+/// What an input leads to. The state has changed already. None of this may leave the process before the records and the
+/// head are durable; [`Replica`](crate::Replica) says in which order.
 #[derive(Debug, Default)]
 pub struct Effects {
     /// The answer to a command.

@@ -64,8 +64,8 @@ struct StoredKeyValue {
     lease: i64,
 }
 
-/// The hash that etcd 3.7 gives for the same history once it has swept its last compaction: a CRC-32C over its key
-/// bucket as far as `at`, leaving out what a compaction at `at` would drop of what lies at or below `compacted`. Does
+/// The hash that etcd 3.7 gives for the same history once it has swept its last compaction. It is a CRC-32C over etcd's
+/// key bucket up to `at`. Of what lies at or below `compacted` it leaves out what a compaction at `at` would drop. Does
 /// not depend on how far this index is swept. Takes time and memory with the number of keys.
 ///
 /// etcd itself answers another hash at exactly the last ten compacted revisions, until it restarts: one that it

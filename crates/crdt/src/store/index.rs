@@ -227,9 +227,9 @@ impl Index {
         }
     }
 
-    /// Drops what a compaction at `at` hides of one key: every version at or below it but the newest of these, and
-    /// that one too when it is a tombstone below `at` (a watch may still start at `at` itself). Tells the journal
-    /// numbers of the records that lost a version, and whether it was a tombstone.
+    /// Drops the versions of one key that a compaction at `at` hides. Of those at or below `at` only the newest stays,
+    /// unless it is a tombstone below `at`: a watch may still start at `at` itself. `dropped` is told the record of
+    /// each dropped version, and whether it was a tombstone.
     pub fn compact(&mut self, key: &[u8], at: Revision, dropped: &mut impl FnMut(u64, bool)) {
         let Some(versions) = self.keys.get_mut(key) else { return };
         let hidden = versions.partition_point(|v| v.revision <= at);

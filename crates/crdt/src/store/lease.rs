@@ -1,9 +1,9 @@
-//! Leases: who lives how long, counted by the monotonic clock alone.
+//! Leases and their deadlines, counted by the monotonic clock alone.
 //!
-//! A lease is kept alive at one replica, its owner. The others count their own time since they last heard of it, and wait a
-//! grace beyond it, so that the owner decides unless it is gone. A key can hang on a lease that is not there (it was
-//! revoked elsewhere while the key was put here): such an **orphan** is no lease to clients, and its keys expire after the
-//! grace.
+//! A lease is kept alive at one replica, its owner. The others count the time since they last heard of it, and wait a
+//! grace beyond its end. So the owner decides, unless it is gone. A key can hang on a lease that is not there (it was
+//! revoked elsewhere while the key was put here): such an **orphan** is no lease to clients, and its keys expire after
+//! the grace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,8 @@ impl Leases {
         self.leases.get(&id).is_some_and(|lease| !lease.orphan)
     }
 
-    /// Adds a lease that lives from now, or counts one that is there anew. `mine`: whether it is kept alive here.
+    /// Adds a lease whose time begins now, or restarts the time of one that is there. `mine`: whether it is kept alive
+    /// here.
     pub fn grant(&mut self, now: Now, id: LeaseId, ttl_s: i64, mine: bool) {
         let grace_ms = if mine { 0 } else { grace_ms(ttl_s) };
         let deadline_ms = deadline(now, ttl_s).saturating_add(grace_ms);
@@ -91,7 +92,7 @@ impl Leases {
 
     /// Counts a lease anew; `None` when there is none or it has run out.
     pub fn renew(&mut self, now: Now, id: LeaseId) -> Option<Renewal> {
-        let lease = self.leases.get_mut(&id).filter(|lease| lease.lives(now))?;
+        let lease = self.leases.get_mut(&id).filter(|lease| lease.is_running(now))?;
         self.deadlines.remove(&(lease.deadline_ms, id));
         lease.deadline_ms = deadline(now, lease.ttl_s);
         self.deadlines.insert((lease.deadline_ms, id));
@@ -107,7 +108,7 @@ impl Leases {
     /// live, seconds. `None` when it takes a turn: there is none, it has run out, another replica is its owner, or
     /// (`told`) others should hear of it.
     pub fn renew_in_passing(&self, now: Now, id: LeaseId, told: bool) -> Option<i64> {
-        let lease = self.leases.get(&id).filter(|lease| lease.lives(now) && lease.mine)?;
+        let lease = self.leases.get(&id).filter(|lease| lease.is_running(now) && lease.mine)?;
         if told && now.mono_ms.saturating_sub(lease.told_ms) >= ttl_ms(lease.ttl_s) / 3 {
             return None;
         }
@@ -213,7 +214,7 @@ impl Lease {
     }
 
     /// Whether it can be renewed.
-    fn lives(&self, now: Now) -> bool {
+    fn is_running(&self, now: Now) -> bool {
         !self.orphan && self.deadline_ms() > now.mono_ms
     }
 

@@ -101,8 +101,8 @@ impl State {
         }
     }
 
-    /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept: whoever
-    /// reads here may still read at the newest revision that is.
+    /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept: a reader
+    /// may still read at the newest revision that is durable.
     pub fn view(&self, current: Revision) -> View<'_> {
         let compacted = self.compacted.map(|compacted| compacted.min(current));
         View { index: &self.index, current, compacted, shared: self.shared }

@@ -31,7 +31,7 @@ pub enum SystemKey {
     Ordinal(u16, ReplicaId),
     /// The highest revision space that a member has used; the value is its number.
     Space(ReplicaId),
-    /// The birth under which a member goes on, set by who gave it what it begins with.
+    /// The birth under which a member goes on. The member that gave it a snapshot sets it.
     Birth(ReplicaId),
     /// The rules that merges follow.
     Rules,
@@ -215,9 +215,9 @@ pub fn space_value(space: u64) -> Bytes {
 pub struct SystemValue {
     /// The value.
     pub value: Bytes,
-    /// How often it was written in this life.
+    /// How often it was written in this incarnation.
     pub version: i64,
-    /// This life.
+    /// This incarnation.
     pub incarnation: Incarnation,
     /// Journal number of the record that holds it.
     pub number: u64,

@@ -142,9 +142,7 @@ impl<'a> Transaction<'a> {
         let checked = check(&view, self.state, txn, &mut path.iter(), &mut checks);
         self.checks = checks;
         checked?;
-        let mut reply = self.run(txn, &mut path.iter())?;
-        reply.revision = Some(self.view().current);
-        Ok(reply)
+        self.run(txn, &mut path.iter())
     }
 
     fn run(&mut self, txn: &Txn, path: &mut std::slice::Iter<'_, bool>) -> Result<TxnReply, Refusal> {
@@ -161,7 +159,7 @@ impl<'a> Transaction<'a> {
                 Op::Txn(txn) => OpReply::Txn(self.run(txn, path)?),
             });
         }
-        Ok(TxnReply { revision: None, succeeded, replies })
+        Ok(TxnReply { revision: self.view().current, succeeded, replies })
     }
 
     fn do_put(&mut self, op: &PutOp) -> PutReply {
@@ -338,7 +336,7 @@ fn read_group(view: &View<'_>, txn: &Txn, group: &mut Tally) -> Result<TxnReply,
     ranges().try_for_each(|op| view.check(op.at))?;
     group.ranges += ranges().count() as u64;
     let replies = ranges().map(|op| view.range(op).map(OpReply::Range)).collect::<Result<_, _>>()?;
-    Ok(TxnReply { revision: Some(view.current), succeeded, replies })
+    Ok(TxnReply { revision: view.current, succeeded, replies })
 }
 
 /// Whether all compares hold; the first that does not is the last that is looked at.

@@ -36,9 +36,9 @@ pub enum SyncError {
     /// It is another member than the one that was called.
     #[error("{theirs} answered where {wanted} was called")]
     AnotherMember {
-        /// Who was called.
+        /// The member that was called.
         wanted: ReplicaId,
-        /// Who answered.
+        /// The member that answered.
         theirs: ReplicaId,
     },
     /// Entries of another birth of the peer are here: it runs under that one now.

@@ -1,4 +1,4 @@
-//! What the sessions of one replica share: entries encoded once for all peers, and who is connected.
+//! What the sessions of one replica share: entries encoded once for all peers, and the members that are connected.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ pub struct Tuning {
     pub lazy_ack_interval_ms: u64,
     /// How often what others have is passed on, milliseconds.
     pub forward_acks_interval_ms: u64,
-    /// How long entries are left to a peer's own link with whoever made them while none arrive there, before the first of the
-    /// others forwards them, and then the next; milliseconds.
+    /// How long this replica waits before it forwards entries whose origin the peer is connected with itself, while
+    /// none of them arrive there. Each further member waits once more that long. Milliseconds.
     pub forward_delay_ms: u64,
     /// How long entries wait for what they depend on before everything is asked for again, milliseconds.
     pub patience_ms: u64,
@@ -146,7 +146,7 @@ impl Exchange {
     }
 
     fn lock(&self) -> MutexGuard<'_, ExchangeState> {
-        // Nothing is left half done in there, whoever panicked.
+        // A panic leaves nothing half done in there.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -160,7 +160,7 @@ impl ExchangeState {
     }
 }
 
-/// That entries are exchanged with a peer, as long as this lives.
+/// Says, until it is dropped, that entries are exchanged with a peer.
 #[derive(Debug)]
 pub(super) struct Link {
     exchange: Arc<Exchange>,

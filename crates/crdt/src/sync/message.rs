@@ -35,7 +35,7 @@ pub const PIECES_MAX: usize = 64;
 /// The longest text in a refusal that is passed on, characters.
 const TEXT_MAX: usize = 512;
 
-/// Who a replica is and what it has: the first message of each side.
+/// The first message of each side: the names of the replica, and what it has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The version of the protocol it speaks.
@@ -72,7 +72,7 @@ pub enum Reason {
     Cluster = 1,
     /// It speaks too new a protocol.
     Version = 2,
-    /// It is not who it should be.
+    /// It is another member than the one that was called.
     Identity = 3,
     /// It is no member that the refusing replica knows.
     UnknownMember = 4,

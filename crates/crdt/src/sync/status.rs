@@ -1,4 +1,4 @@
-//! What an operator is shown of a peer.
+//! The status of a peer, as operators see it.
 
 use crate::words::id::{Birth, ReplicaId};
 use crate::words::key::Place;
@@ -8,7 +8,7 @@ use crate::words::vector::VersionVector;
 /// How far a session is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// The peer has not said who it is.
+    /// The peer has not greeted yet.
     Greeting,
     /// Entries are exchanged.
     Open,
@@ -60,7 +60,7 @@ pub struct SessionTally {
 /// One peer, as seen in its session.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PeerStatus {
-    /// Who it is, once it said so.
+    /// Its member id, once it greeted.
     pub member: Option<ReplicaId>,
     /// The birth of its data dir.
     pub birth: Option<Birth>,
@@ -86,7 +86,7 @@ pub struct PeerStatus {
     pub clock_ahead_ms: Option<i64>,
     /// When something was received last, milliseconds of the monotonic clock.
     pub last_contact_ms: Option<u64>,
-    /// With whom else it is connected.
+    /// The other members that it is connected with.
     pub links: Vec<ReplicaId>,
     /// How much went over the session.
     pub tally: SessionTally,

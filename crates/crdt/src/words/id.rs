@@ -78,7 +78,7 @@ impl Origin {
 /// The name of one entry: `seq` counts 1, 2, 3, ... without holes within its origin.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dot {
-    /// Who made the entry.
+    /// The origin that made the entry.
     pub origin: Origin,
     /// Its number among that origin's entries, starting at 1.
     pub seq: u64,
@@ -90,7 +90,7 @@ impl fmt::Debug for Dot {
     }
 }
 
-/// Who a replica is; drawn or configured once, kept with the journal.
+/// The names of a replica. They are drawn or configured once, and kept with the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The cluster.

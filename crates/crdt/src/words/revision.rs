@@ -1,8 +1,8 @@
 //! etcd's revision, local to a replica, and which replica's it is.
 //!
-//! A revision is `space * 2^40 + counter`. Each space belongs to one replica, so that a revision of one replica is
-//! never mistaken for one of another (a compare could succeed that must not, a watch could miss events). The first
-//! member has ordinal 0 and starts in space 0: a single eddy counts 1, 2, 3 as etcd does.
+//! A revision is `space * 2^40 + counter`. Each space belongs to one replica, so a revision of one replica is never
+//! mistaken for one of another. Otherwise a compare could succeed that must not, and a watch could miss events. The
+//! first member has ordinal 0 and starts in space 0: a single eddy counts 1, 2, 3 as etcd does.
 
 use std::fmt;
 

@@ -147,9 +147,7 @@ impl Naive {
             Command::Txn(txn) => {
                 let before = self.clone();
                 before.check(txn)?;
-                let mut reply = self.run(&before, txn, next);
-                reply.revision = Some(Revision::new(self.revision));
-                Ok(Reply::Txn(reply))
+                Ok(Reply::Txn(self.run(&before, txn, next)))
             }
             Command::Compact(at) if *at <= self.compacted => Err(Refusal::Compacted),
             Command::Compact(at) if *at > self.revision => Err(Refusal::FutureRevision),
@@ -261,7 +259,7 @@ impl Naive {
                 Op::Txn(txn) => OpReply::Txn(self.run(before, txn, next)),
             });
         }
-        TxnReply { revision: None, succeeded, replies }
+        TxnReply { revision: Revision::new(self.revision), succeeded, replies }
     }
 
     fn holds(&self, compare: &Compare) -> bool {

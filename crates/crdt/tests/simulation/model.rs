@@ -130,7 +130,7 @@ impl Shadow {
                 let ops = if succeeded { &txn.success } else { &txn.failure };
                 let replies: Result<Vec<_>, _> = ops.iter().map(|op| draft.op(op)).collect();
                 let revision = draft.revision();
-                replies.map(|replies| Reply::Txn(TxnReply { revision: Some(revision), succeeded, replies }))
+                replies.map(|replies| Reply::Txn(TxnReply { revision, succeeded, replies }))
             }
             _ => return None,
         };

@@ -277,16 +277,13 @@ mod tests {
             lease: None,
         };
         let inner = TxnReply {
-            revision: None,
+            revision: at,
             succeeded: false,
             replies: vec![OpReply::Put(PutReply { revision: at, prev: Some(kv) })],
         };
         let deleted = DeleteReply { revision: at, deleted: 1, prev: vec![] };
-        let outer = TxnReply {
-            revision: Some(at),
-            succeeded: true,
-            replies: vec![OpReply::Txn(inner), OpReply::Delete(deleted)],
-        };
+        let outer =
+            TxnReply { revision: at, succeeded: true, replies: vec![OpReply::Txn(inner), OpReply::Delete(deleted)] };
         let header = pb::ResponseHeader { cluster_id: 1, member_id: 2, revision: 5, raft_term: 2 };
         let response = txn_response(outer, header);
         assert_eq!((response.header, response.succeeded), (Some(header), true));

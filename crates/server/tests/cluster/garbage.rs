@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use eddy_crdt::sync::{Acks, Message, Piece, Reason};
+use eddy_crdt::sync::{AckBatch, Message, Piece, Reason};
 use eddy_crdt::{Birth, Chain, ClusterId, Dot, Keyspace, Origin, ReplicaId, VersionVector};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -284,11 +284,11 @@ fn nonsense(random: &mut SmallRng, fake: &Fake) -> Message {
     let place = (Keyspace::Client, Bytes::from(number().to_le_bytes().to_vec()));
     let (small, at, hash) = (number() as u32, number(), u128::from(number()));
     match number() % 10 {
-        0 => Message::Acks(Acks {
+        0 => Message::Acks(AckBatch {
             epoch: small,
             number: small,
             links: Some(vec![fake.member, origin.replica]),
-            ..Acks::default()
+            ..AckBatch::default()
         }),
         1 => Message::Again { epoch: small, have: vector, whole: small % 2 == 0 },
         2 => Message::ChainsWanted { origin, seqs: (0..100).map(|_| number()).collect() },

@@ -58,8 +58,8 @@ pub struct Installed {
     pub head: Bytes,
     /// What of its old writes, which it made before its disk was lost, the merge gave up.
     pub given_up: Vec<MergeReport>,
-    /// Entries of removed members that it had and cannot take along: the others went on without them, and those who wrote
-    /// them are not listened to any more.
+    /// Entries of removed members that it had and cannot take along. The others went on without them, and nothing more
+    /// is taken from a removed member.
     pub forsaken: Vec<Arc<Entry>>,
 }
 
@@ -147,7 +147,7 @@ impl Installer {
         let mut refused_of_others = vec![];
         if let Some(old) = old {
             let refused = replica.keep_others(&mut turn, old);
-            // Those of a member that has lost its disk since it may have lost, too.
+            // A member that has lost its disk since may have lost its own entries, too.
             let is_lost = |lost: &Lost| {
                 let Origin { replica: member, birth } = lost.entry.head.dot.origin;
                 let goes_on_under_another =
@@ -175,7 +175,8 @@ impl Installer {
         let system = own.flat_map(|logged| &logged.entry.changes).filter(|change| change.keyspace == Keyspace::System);
         let system: Vec<Change> = system.cloned().collect();
         replica.follow_system(&mut turn, system.iter());
-        // Who is a member, perhaps by what was written again, and made it has it, and makes it again.
+        // A present member has its own entries and makes them known again. It may be present because of what was just
+        // written again.
         let is_gone = |lost: &Lost| !replica.membership.members.is_present(lost.entry.head.dot.origin.replica);
         let forsaken = refused_of_others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
         replica.settle_all();
@@ -185,16 +186,16 @@ impl Installer {
 }
 
 impl Replica {
-    /// Takes over entries of others, and those under older births of its own, that the giver does not have: perhaps nobody
-    /// else does. Tells which do not fit: the others went on without them.
+    /// Takes over entries that the giver lacks: those of others, and those under older births of its own. Perhaps no
+    /// other replica has them. Returns the entries that do not fit, because the others went on without them.
     fn keep_others(&mut self, turn: &mut Turn, old: &Replica) -> Vec<Lost> {
         let (replica, origin) = (self.identity.replica, old.identity.origin());
-        // An old copy from before a birth that others know of: what that one acknowledged lets them settle what is not in
-        // the copy's entries, here and elsewhere.
+        // The old state may be a copy from before a birth that others know of. What that birth acknowledged lets them
+        // settle what the copy lacks.
         let births: Vec<_> = old.births_of(replica).chain([old.identity.birth]).collect();
         let is_outlived = self.is_outlived(replica, &births);
-        // Nobody waited for the acknowledgements of a member that had not been heard of, so what removed members told it
-        // alone may lie below what others have settled.
+        // The others did not wait for the acknowledgements of a member that was unknown to them. So entries that only
+        // this member got, from removed members, may lie below what others have settled.
         let was_heard_of = self.births_of(replica).next().is_some();
         let mut refused = vec![];
         for logged in old.log().into_iter().flat_map(Log::iter).filter(|logged| logged.entry.head.dot.origin != origin)

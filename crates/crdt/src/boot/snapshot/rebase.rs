@@ -1,8 +1,8 @@
 //! Writes that were made before a disk was lost, made again.
 //!
 //! A member whose entries fork from what its peers have of it cannot keep them: their names are taken. It begins from a
-//! snapshot under a new birth, and writes again what the snapshot lacks, with the old stamps, as far as the table of
-//! merges lets it stand beside what the others have written since.
+//! snapshot under a new birth, and writes again what the snapshot lacks, with the old stamps. The rules of merging say
+//! what of it stands beside what the others have written since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Replica {
         let in_tail = |dot: Dot| firsts.get(&dot.origin).is_some_and(|first| dot.seq >= *first);
         match (&present, &lost.kind) {
             (None, ChangeKind::Put { .. }) => match lost.live() {
-                // A life of its own, or one that nobody has ended but this very transaction's predecessors.
+                // The write began the incarnation itself, or only lost writes have ended that.
                 Some(live) if in_tail(lost.incarnation.dot) || self.saw_all(keyspace, key, lost) => {
                     (Some(Again::Put { live, begins_anew: true }), None)
                 }
@@ -143,7 +143,7 @@ impl Replica {
     }
 
     /// Whether what is there is itself a lost write that was made again: what follows it there follows it here.
-    fn is_again(&self, present: &Live, lost_life: bool) -> bool {
-        lost_life && present.incarnation.dot.origin == self.identity.origin()
+    fn is_again(&self, present: &Live, lost_incarnation: bool) -> bool {
+        lost_incarnation && present.incarnation.dot.origin == self.identity.origin()
     }
 }

@@ -1,12 +1,12 @@
-//! What a member has settled, and the giver of its snapshot has never heard of.
+//! Recovers writes that a member has settled and that the giver of its snapshot does not know.
 //!
-//! What is settled is in no log, because all members have it. That all of these are gone, but for this one, takes disks that
-//! were set back or lost:
-//! - One that was the only member in its own view settled what it wrote at once. There may be others all the same, when its
-//!   disk was set back to before they were added, or is another one. What it wrote then is in its keys, revision by revision
-//!   as far as it is not compacted; only the stamps are lost, of which the lives of keys give a lower bound.
-//! - Others who had it went on from a disk without it. Then a key here may have a life that was begun in an entry of which
-//!   the giver has not heard. (What else such entries did to keys is not told from what came later elsewhere.)
+//! What is settled is in no log, because all members have it. All but this one can lose it only with their disks:
+//! - One that was the only member in its own view settled what it wrote at once. There may be others all the same, when
+//!   its disk was set back to before they were added, or is another one. What it wrote then is in its keys, revision by
+//!   revision as far as it is not compacted. Only the stamps are lost; the incarnations of keys give a lower bound of
+//!   them.
+//! - Other members that had it went on from a disk without it. Then a key here may have an incarnation that an entry
+//!   began which the giver does not know. What else such entries did cannot be told from later writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,14 +24,14 @@ use crate::words::key::{self, Key, Keyspace};
 use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
 
-/// What is settled at `old`, and not in `known`: what it wrote while it was alone, as far as it can be told, and lives of keys.
-/// In the order in which it was written here, but for what is not a client's, which comes first.
+/// What is settled at `old`, and not in `known`: what it wrote while it was alone, as far as that can be told, and
+/// incarnations of keys. System keys come first, the rest in the order in which it was written here.
 pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     let own = old.identity.origin();
     let (mut stamp, begins) = alone_since(old, known);
     let logged: BTreeSet<u64> = old.log().into_iter().flat_map(Log::iter).map(|logged| logged.number).collect();
     let is_own = |number: u64| begins.is_some_and(|begins| number > begins) && !logged.contains(&number);
-    let is_unheard = |life: Dot| old.log_base().contains(life) && !known.contains(life);
+    let is_unheard = |began: Dot| old.log_base().contains(began) && !known.contains(began);
 
     let mut groups: Vec<Vec<Change>> = vec![];
     for (key, value) in old.state.system.iter().filter(|(_, value)| is_own(value.number)) {
@@ -60,10 +60,11 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     deps.remove(own);
     let deps = Arc::new(deps);
     let lost = groups.into_iter().map(|changes| {
-        let lives = || changes.iter().map(|change| change.incarnation).filter(|life| !known.contains(life.dot));
-        stamp = lives().map(|life| life.stamp).fold(stamp, Stamp::max);
-        // A write to a life that is known is its own. Which entry it was in is not known, but that it comes after what is.
-        let origin = lives().last().map_or(own, |life| life.dot.origin);
+        let unknown = || changes.iter().map(|change| change.incarnation).filter(|began| !known.contains(began.dot));
+        stamp = unknown().map(|began| began.stamp).fold(stamp, Stamp::max);
+        // A write to a known incarnation is this member's own. Its entry is not known, but it comes after the known
+        // ones.
+        let origin = unknown().last().map_or(own, |began| began.dot.origin);
         let dot = Dot { origin, seq: known.get(origin) + 1 };
         Lost { entry: Arc::new(entry(dot, stamp, changes)), deps: Arc::clone(&deps) }
     });

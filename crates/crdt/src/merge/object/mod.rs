@@ -54,7 +54,7 @@ impl Object {
         self.text(&["metadata", "uid"])
     }
 
-    /// Whether both are lives of the same thing of the same kind, so that their fields can be mixed.
+    /// Whether both have the same uid and kind, so that their fields can be mixed.
     pub fn is_like(&self, other: &Self) -> bool {
         self.uid() == other.uid()
             && self.text(&["apiVersion"]) == other.text(&["apiVersion"])

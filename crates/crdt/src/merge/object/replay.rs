@@ -47,7 +47,7 @@ struct Replayed {
     scalars: Scalars,
     edits: BTreeMap<String, Edit>,
     /// Edits that only make the document say what the writer saw, and when what it saw was written. They are not the
-    /// writer's: whoever really edits such a leaf at the same time outdoes them.
+    /// writer's own: a concurrent edit of such a leaf wins against them.
     seen: BTreeMap<String, Written>,
     point: Point,
 }
@@ -352,7 +352,7 @@ fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option
 /// A claim to be leader, as `spec` of a Lease; the greatest stands.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
-    /// How often leadership changed hands: who knows of more of it knows more.
+    /// How often leadership changed hands: the one with more transitions is the later one.
     transitions: i64,
     /// Who was there first.
     acquired: std::cmp::Reverse<String>,

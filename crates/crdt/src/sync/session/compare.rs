@@ -75,7 +75,7 @@ impl Session {
         let replica = round.replica;
         let mut begin = from;
         for (n, piece) in pieces.iter().enumerate() {
-            // Whoever sent ends that go backwards gets no answer.
+            // Ends that go backwards get no answer.
             if piece.end.is_some() && piece.end < begin {
                 return;
             }

@@ -25,9 +25,9 @@ pub struct SessionEffects {
 /// What the process around a session should know.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SessionEvent {
-    /// The peer is who it should be.
+    /// The peer is the member that it should be.
     Met {
-        /// Who it is.
+        /// The member.
         member: ReplicaId,
         /// The birth of its data dir.
         birth: Birth,
@@ -41,7 +41,7 @@ pub enum SessionEvent {
     /// Peers know another, or a longer, history of this very replica than it does itself: it must take a new birth and
     /// make what it wrote after `agreed` anew. Nothing is exchanged in this session any more.
     LostTail {
-        /// Who knows better.
+        /// The member that knows more.
         member: ReplicaId,
         /// The last entry that both surely know alike, if there is one. Below what the peer still has in its log nothing can
         /// be compared: then this is no higher than what this replica knew that all members had.
@@ -49,15 +49,15 @@ pub enum SessionEvent {
         /// The last one that the peer has.
         theirs: u64,
     },
-    /// The same of the peer; it will come back under a new birth.
+    /// The peer has lost its tail in the same way; it will come back under a new birth.
     PeerLostTail(ReplicaId),
     /// This replica lacks what all others have forgotten, or what it once had itself: it must begin anew from a snapshot,
     /// which this peer can give.
     SnapshotNeeded {
-        /// Who can give it.
+        /// The member that can give it.
         member: ReplicaId,
     },
-    /// The same of the peer.
+    /// The peer lacks what is not kept here any more, or what it once had: it needs a snapshot.
     PeerNeedsSnapshot(ReplicaId),
     /// The peer asks for the next chunk of a snapshot: answer with [`Message::SnapshotChunk`], once the replica has
     /// handled the [`Input::Hold`] that comes with this.
@@ -71,14 +71,14 @@ pub enum SessionEvent {
     HashDiffers(ReplicaId),
     /// The first key that is different.
     KeyDiffers {
-        /// Compared with whom.
+        /// The member that was compared with.
         member: ReplicaId,
         /// The key.
         place: Place,
     },
     /// The peer's wall clock is off by more than is tolerated.
     ClockOff {
-        /// Whose.
+        /// The member.
         member: ReplicaId,
         /// How far it is ahead of ours, milliseconds.
         ahead_ms: i64,

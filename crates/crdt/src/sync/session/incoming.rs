@@ -65,7 +65,7 @@ pub(super) struct Incoming {
     pub(super) nothing: VersionVector,
 }
 
-/// Who has sent so much may be waiting for an acknowledgement: a part of the smallest window.
+/// A peer that has sent this much may be waiting for an acknowledgement: a part of the smallest limit in flight, bytes.
 const EAGER_BYTES: usize = 16 << 10;
 
 impl Incoming {
@@ -78,7 +78,7 @@ impl Incoming {
         self.acks.get(&member).unwrap_or(&self.nothing)
     }
 
-    /// How long to wait between two acknowledgements, milliseconds: whoever sends little does not wait for them.
+    /// How long to wait between two acknowledgements, milliseconds: a peer that sends little does not wait for them.
     pub(super) fn ack_interval_ms(&self, tuning: &Tuning) -> u64 {
         if self.unacknowledged >= EAGER_BYTES { tuning.ack_interval_ms } else { tuning.lazy_ack_interval_ms }
     }

@@ -37,11 +37,31 @@ use peer::Peer;
 pub use effects::{SessionEffects, SessionEvent};
 pub use peer::Standing;
 
-/// One session; see the module.
+/// One session with one peer: a state machine beside the [`Replica`], for one stream.
+///
+/// # Calls, in their order
+/// 1. [`Session::start`] gives the session and its greeting, the first message to send.
+/// 2. [`Session::receive`] takes each message that arrives.
+/// 3. [`Session::poll`] says what else there is to do. Call it after each message; when something became durable; when the
+///    replica handled inputs of this session; and when [`Session::next_ms`] is reached. [`Session::is_urgent`] tells cheaply
+///    whether it can wait for the latter.
+/// 4. After an error, send [`SyncError::refusal`] if there is one, and close the stream. Nothing else may be called then.
+///
+/// All of them are given `durable`, the vector that the replica has on disk. What a session says of this replica is never
+/// above it.
+///
+/// # Effects, and when they may be used
+/// Both calls return [`SessionEffects`], to be used at once and in this order: give `inputs` to [`Replica::handle`], send
+/// `messages`, tell `events` to the process. Messages need not wait for the disk: they only speak of what is durable.
+/// If the replica refuses entries (a notice says so), call [`Session::refused`] and send what it returns.
+///
+/// # What it relies on
+/// Nothing but the checksums of its messages. A message that is lost, doubled or out of order costs time, never correctness.
+/// When the stream breaks, drop the session; the next one starts from what both sides have on disk.
 #[derive(Debug)]
 pub struct Session {
     exchange: Arc<Exchange>,
-    /// Who was called, where this side called.
+    /// The member that was called, where this side called.
     wanted: Option<ReplicaId>,
     stage: Stage,
     peer: Option<Arc<Peer>>,
@@ -62,8 +82,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new session and its first message. `durable` is what this replica has on disk; `wanted` is who was called, if
-    /// that is known.
+    /// A new session and its first message. `durable` is what this replica has on disk; `wanted` is the member that was
+    /// called, if that is known.
     pub fn start(
         exchange: &Arc<Exchange>,
         replica: &Replica,
@@ -132,7 +152,7 @@ impl Session {
             Message::Again { epoch, have, whole } => self.outgoing.again(epoch, have, whole)?,
             Message::ChainsWanted { origin, seqs } => {
                 if origin == peer.origin() && self.stage == Stage::Open {
-                    // Only who has lost something asks for its own.
+                    // Only a replica that has lost something asks for its own hashes.
                     round.effects.events.push(SessionEvent::PeerLostTail(peer.member));
                     self.enter(Stage::PeerLostTail);
                 }
@@ -218,8 +238,8 @@ impl Session {
         round.effects.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
     }
 
-    /// Gives what is wished for once the peer's birth is announced on disk. All that was applied before is in the snapshot
-    /// then; and whoever counts an acknowledgement of what comes later knows of the birth.
+    /// Gives what is wished for once the peer's birth is announced on disk. All that was applied before is in the
+    /// snapshot then. A replica that counts an acknowledgement of what comes later knows of the birth.
     fn give(&mut self, round: &mut Round<'_>, peer: &Peer) {
         let (replica, durable, now) = (round.replica, round.durable, round.now);
         if self.wish.is_none() {
@@ -230,7 +250,7 @@ impl Session {
         }
         let patience_ms = self.exchange.tuning().patience_ms;
         if self.announced.is_none() && now.mono_ms >= self.asked_ms.saturating_add(patience_ms) {
-            // A wish of an earlier run of it that arrived late has announced that one over this.
+            // A late wish of an earlier run of the peer has announced the earlier birth over this one.
             self.announce(round, peer);
         }
         if self.announced.as_ref().is_some_and(|upto| durable.covers(upto))
@@ -255,8 +275,8 @@ impl Session {
         due.into_iter().flatten().chain([ping]).min()
     }
 
-    /// Tells that the replica refused entries that this session gave it: everything is asked for again; not of a member that
-    /// was removed, of which nothing would be taken either. It hears of that as soon as it is on disk.
+    /// To be called when the replica refused entries of this session: everything is asked for again. Nothing is asked
+    /// of a removed member, since nothing would be taken; it hears of its removal once that is on disk.
     pub fn refused(&mut self, replica: &Replica, now: Now) -> Option<Message> {
         let peer = self.peer.as_ref()?.member;
         self.incoming.forget();
@@ -269,7 +289,7 @@ impl Session {
         Message::SnapshotWanted { after }
     }
 
-    /// Who the peer is, once it said so.
+    /// The peer, once it said which member it is.
     pub fn peer(&self) -> Option<ReplicaId> {
         self.peer.as_ref().map(|peer| peer.member)
     }

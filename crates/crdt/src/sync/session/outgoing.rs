@@ -11,8 +11,9 @@ use crate::words::vector::VersionVector;
 /// How often a peer may ask for everything again without acknowledging anything in between.
 const AGAIN_MAX: u32 = 64;
 
-/// The least that may be on its way without an acknowledgement, bytes before deltas. What was sent into nothing cannot be
-/// left out any more when it is written over, so a link that dies silently must not swallow much.
+/// The least that may be on its way without an acknowledgement, bytes before deltas. An entry that was sent cannot be
+/// left out any more when its key is written over, even if it never arrived. So a link that dies silently must not
+/// swallow much.
 const WINDOW_MIN: usize = 128 << 10;
 
 /// How much may be on its way: twice as much whenever that was too little and the peer acknowledges, less again when
@@ -66,26 +67,26 @@ pub(super) struct Outgoing {
     pub(super) in_flight: VecDeque<Flight>,
     pub(super) in_flight_bytes: usize,
     pub(super) window: FlightLimit,
-    /// Up to which of the replica's own entries the mark that they were offered is on disk, where that may be less than
-    /// what the replica says.
+    /// The last of the replica's own entries whose offer is known to be on disk. `None`: what the replica says is on
+    /// disk.
     pub(super) offered: Option<u64>,
-    /// When something was sent into nothing, or acknowledged, last; milliseconds of the monotonic clock.
+    /// When the peer last acknowledged something, or when nothing was on its way; milliseconds of the monotonic clock.
     pub(super) progress_ms: u64,
     pub(super) epoch: u32,
     /// How often it asked again since it acknowledged something.
     pub(super) agains: u32,
     /// Entries up to here are sent without deltas.
     pub(super) whole_upto: VersionVector,
-    /// With whom else the peer is connected.
+    /// The other members that the peer is connected with.
     pub(super) links: Vec<ReplicaId>,
-    /// What was durable here at a time that is long enough ago for others to have told the peer.
+    /// What was durable here one forwarding delay ago: others have had time to send it to the peer.
     pub(super) old: VersionVector,
     /// What was durable here more recently, and when that was.
     pub(super) recent: VersionVector,
     pub(super) recent_ms: u64,
     /// What the peer had then.
     pub(super) stood: VersionVector,
-    /// Of whose entries it has got none for so many of these times, though there are some.
+    /// Per origin: consecutive checks in which the peer received nothing although entries existed.
     pub(super) stalls: BTreeMap<Origin, usize>,
     /// What the peer was told that members have, in this epoch.
     pub(super) acked: BTreeMap<Origin, VersionVector>,
@@ -226,22 +227,22 @@ impl Outgoing {
         self.in_flight_bytes < self.window.bytes.min(max_bytes)
     }
 
-    /// Whether the peer is connected with whoever makes those entries.
+    /// Whether the peer is connected with the origin itself.
     pub(super) fn comes_another_way(&self, own: Origin, origin: Origin) -> bool {
         origin.replica != own.replica && self.links.contains(&origin.replica)
     }
 
-    /// Whether entries of that origin, who is connected with the peer, are passed on all the same: none of them have been
-    /// arriving there. One member after the other does so, a delay apart, until some do: a peer that is only slow
-    /// must not get everything from everybody as well.
+    /// Whether entries of an origin that is connected with the peer are forwarded all the same, because none of them
+    /// arrive there. One member after the other begins to, a delay apart, until some arrive: a slow peer must not get
+    /// everything from everyone.
     pub(super) fn is_forwarded(&self, own: Origin, origin: Origin) -> bool {
         let before_us =
             || self.links.iter().filter(|member| **member < own.replica && **member != origin.replica).count();
         self.stalls.get(&origin).is_some_and(|stalls| *stalls > before_us())
     }
 
-    /// How far entries may be sent: what is durable, but entries of those who are connected with the peer themselves
-    /// only when they do not arrive there that way, and our own only once they were offered.
+    /// How far entries may be sent: as far as they are durable. Own entries must be offered first. Entries of origins
+    /// that are connected with the peer are sent only if they do not arrive there that way.
     pub(super) fn bound(
         &mut self,
         own: Origin,

@@ -1,4 +1,4 @@
-//! Who the two sides of a session are, and what they say of themselves.
+//! The two sides of a session, and what they say of themselves.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Standing {
     }
 }
 
-/// A removal counts once it is durable: whoever is told of it stops for good, so it must not be forgotten.
+/// A removal counts once it is durable: a member that is told of it stops for good, so it must not be forgotten.
 pub(super) fn check_member(replica: &Replica, durable: &VersionVector, id: ReplicaId) -> Result<(), SyncError> {
     let is_durable = || replica.membership.members.removal_of(id).is_none_or(|removal| durable.contains(removal));
     match Standing::of(replica, id) {
@@ -71,15 +71,15 @@ pub(super) fn chains(replica: &Replica, origin: Origin, seqs: &[u64]) -> Message
     Message::Chains(dots.filter_map(|dot| Some((dot, replica.chain_at(dot)?))).collect())
 }
 
-/// Who the peer is.
+/// The peer of a session.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) member: ReplicaId,
     pub(super) birth: Birth,
-    /// That, and those under which entries of it were known when it was greeted.
+    /// The birth, and those under which entries of it were known when it was greeted.
     pub(super) births: Arc<[Birth]>,
     pub(super) revision: Revision,
-    /// What it could not send the entries of when it was greeted.
+    /// Where its log began when it was greeted: it cannot send entries before that.
     pub(super) begins: VersionVector,
 }
 

@@ -1,4 +1,4 @@
-//! What arrives from the peer: entries, put into a causal order if need be, and who has what.
+//! What arrives from the peer: entries, put into a causal order if need be, and acknowledgements.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is sent to the peer: entries it lacks, and who has what.
+//! What is sent to the peer: entries that it lacks, and acknowledgements.
 
 use std::sync::Arc;
 
