@@ -18,6 +18,12 @@ pub fn net(changes: &[Change]) -> Vec<&Change> {
     net
 }
 
+/// Whether a key can have that version number: not below zero, and with more numbers above it than a key can be written. One
+/// that a peer made up must not make the next write overflow.
+pub(crate) fn is_version_number(version: i64) -> bool {
+    (0..=i64::MAX / 2).contains(&version)
+}
+
 /// What was done to a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeKind {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::entry::change::{Applied, Change, ChangeKind};
+use crate::entry::change::{Applied, Change, ChangeKind, is_version_number};
 use crate::entry::record::{EntryHead, Record};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
@@ -189,6 +189,9 @@ impl Change {
         };
         if wire.key.is_empty() {
             return Err(CodecError::Field("key"));
+        }
+        if !is_version_number(wire.version) {
+            return Err(CodecError::Field("version number"));
         }
         let named = wire
             .incarnation

@@ -155,7 +155,11 @@ impl Members {
     pub fn next_space(&self, ordinal: u16, than: Revision) -> u64 {
         let above = self.highest_space.max(than.space());
         let ordinal = u64::from(ordinal);
-        if ordinal > above { ordinal } else { ((above - ordinal) / SPACES + 1) * SPACES + ordinal }
+        if ordinal > above {
+            return ordinal;
+        }
+        // A space that another member made up may be any number: then this is one that is refused, never a low one.
+        ((above - ordinal) / SPACES + 1).saturating_mul(SPACES).saturating_add(ordinal)
     }
 
     /// The members whose acknowledgements settling waits for. All present members count. A removed member counts until
@@ -194,5 +198,20 @@ impl Members {
     /// The birth under which a member goes on, if it was announced: a first one need not be.
     pub fn birth_of(&self, id: ReplicaId) -> Option<AnnouncedBirth> {
         self.births.get(&id).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_space_that_a_member_made_up_leads_to_no_lower_one() {
+        let members = |highest_space| Members { highest_space, ..Members::default() };
+        assert_eq!(members(3).next_space(3, Revision::FIRST), SPACES + 3);
+        assert_eq!(members(2).next_space(3, Revision::FIRST), 3);
+        for made_up in [u64::MAX, u64::MAX - SPACES, 1 << 63] {
+            assert!(members(made_up).next_space(3, Revision::FIRST) >= made_up - SPACES, "{made_up}");
+        }
     }
 }

@@ -6,8 +6,10 @@
 use bytes::Bytes;
 use prost::Message;
 
+use crate::entry::change::is_version_number;
 use crate::entry::{Change, ChangeKind, Entry, EntryHead};
 use crate::sync::delta::{Delta, DeltaError};
+use crate::sync::message::ENTRY_MAX;
 use crate::sync::wire::{self, DecodeError, WireChange, WireDot, WireOrigin};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
@@ -123,7 +125,10 @@ pub fn decode(bytes: Bytes) -> Result<Received, DecodeError> {
         return Err(DecodeError::Field("number of an entry"));
     }
     let changes = wire.changes.into_iter().map(|change| change_from_wire(change, &head));
-    Ok(Received { changes: changes.collect::<Result<_, _>>()?, head })
+    let received = Received { changes: changes.collect::<Result<_, _>>()?, head };
+    // One that gives more could not have travelled whole either. A few bytes must not make a receiver allocate gigabytes.
+    let expanded = received.expanded_len();
+    if expanded > ENTRY_MAX { Err(DecodeError::TooLong(expanded)) } else { Ok(received) }
 }
 
 fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Option<Delta>), DecodeError> {
@@ -146,6 +151,9 @@ fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Optio
     }
     if wire.key.is_empty() {
         return Err(DecodeError::Field("key"));
+    }
+    if !is_version_number(wire.version) {
+        return Err(DecodeError::Field("version number"));
     }
     let incarnation = match wire.incarnation {
         None => Incarnation { stamp: head.stamp, dot: head.dot },

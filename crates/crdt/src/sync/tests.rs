@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead};
 use crate::sync::entry_wire::{self, Unresolved};
-use crate::sync::message::{AckBatch, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
+use crate::sync::message::{AckBatch, ENTRY_MAX, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
 use crate::sync::wire::DecodeError;
 use crate::sync::{delta, wire};
 use crate::words::chain::Chain;
@@ -192,6 +192,39 @@ fn no_message_is_longer_than_it_may_be() {
     let pieces = vec![Piece { end: None, hash: 0 }; PIECES_MAX + 1];
     let narrow = Message::Narrow { at: 0, from: None, pieces, single: false }.encode();
     assert_eq!(Message::decode(narrow), Err(DecodeError::Field("number of pieces")));
+}
+
+#[test]
+fn an_entry_cannot_make_its_receiver_allocate_more_than_an_entry_may_have() {
+    let delta = |len| wire::WireChange {
+        flags: 1 << 2 | 2,
+        key: Bytes::from_static(b"k"),
+        base: Bytes::from(vec![0; 16]),
+        len,
+        ..wire::WireChange::default()
+    };
+    let decode = |lens: &[u64]| {
+        let changes = lens.iter().map(|len| delta(*len)).collect();
+        let previous = Bytes::from(vec![0; crate::words::chain::CHAIN_LEN]);
+        let entry = wire::WireEntry { seq: 1, previous, changes, ..wire::WireEntry::default() };
+        entry_wire::decode(prost::Message::encode_to_vec(&entry).into())
+    };
+    let most = ENTRY_MAX as u64 / 16;
+    assert!(decode(&[most; 16]).is_ok());
+    assert_eq!(decode(&[most; 17]), Err(DecodeError::TooLong(17 * most as usize)));
+    assert_eq!(decode(&[u64::MAX, u64::MAX]), Err(DecodeError::TooLong(usize::MAX)));
+}
+
+#[test]
+fn a_version_number_that_leaves_none_for_the_next_write_is_refused() {
+    for (number, is_right) in [(0, true), (i64::MAX / 2, true), (-1, false), (i64::MAX, false)] {
+        let mut sent = entry("k", Bytes::from_static(b"v"));
+        if let ChangeKind::Put { version, .. } = &mut sent.changes[0].kind {
+            *version = number;
+        }
+        let decoded = entry_wire::decode(entry_wire::encode(&sent, |_| None).bytes);
+        assert_eq!(decoded.is_ok(), is_right, "{number}");
+    }
 }
 
 /// Garbage with a right checksum: what a bug or a hostile member would send.

@@ -5,7 +5,7 @@
 //! under an absent element is dropped. The order of a keyed list or set is one leaf.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::json::Json;
 use super::path::{Path, Step};
@@ -165,13 +165,16 @@ impl Node<'_> {
     fn build_elements(&self) -> Vec<Json> {
         let order = self.order.as_ref().and_then(|order| Json::parse(order.text.as_ref()?.as_bytes()));
         let order = match &order {
-            Some(Json::List(list)) => list.iter().filter_map(Json::as_str).collect(),
+            Some(Json::List(list)) => list.iter().filter_map(Json::as_str).collect::<Vec<_>>(),
             _ => vec![],
         };
-        let rank = |key: &str| order.iter().position(|known| *known == key).unwrap_or(order.len());
+        let mut ranks: HashMap<&str, usize> = HashMap::with_capacity(order.len());
+        for (rank, key) in order.iter().enumerate() {
+            ranks.entry(key).or_insert(rank);
+        }
         let mut present: Vec<_> = self.elements.iter().filter(|(_, node)| node.text.is_some()).collect();
         // Elements that the order does not know come last, by their keys.
-        present.sort_by_key(|(key, _)| (rank(key), **key));
+        present.sort_by_key(|(key, _)| (ranks.get(*key).copied().unwrap_or(order.len()), **key));
         present.into_iter().filter_map(|(_, node)| node.build()).collect()
     }
 }
@@ -250,6 +253,17 @@ mod tests {
         flat.remove(r#".status.conditions[type="A"]"#);
         let merged = assembled(&flat).canonical();
         assert_eq!(merged, r#"{"status":{"conditions":[{"n":2,"type":"B"}]}}"#);
+    }
+
+    #[test]
+    fn a_list_as_long_as_a_request_may_be_is_put_together_in_no_time() {
+        let names: Vec<String> = (0..100_000).rev().map(|n| format!("\"f{n}\"")).collect();
+        let text = format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, names.join(","));
+        let (object, flat) = leaves(&text);
+        let began = std::time::Instant::now();
+        assert_eq!(assembled(&flat), object);
+        // Under a second; minutes when each comparison searches the order.
+        assert!(began.elapsed().as_secs() < 30, "it took {:?}", began.elapsed());
     }
 
     #[test]

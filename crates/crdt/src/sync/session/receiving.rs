@@ -55,7 +55,7 @@ impl Session {
         for bytes in entries {
             let len = bytes.len();
             let entry = entry_wire::decode(bytes)?;
-            self.incoming.unacknowledged += len + entry.expanded_len();
+            self.incoming.unacknowledged = self.incoming.unacknowledged.saturating_add(len + entry.expanded_len());
             let dot = entry.head.dot;
             self.outgoing.seen_from_peer(dot);
             if dot.origin == peer.origin() {
