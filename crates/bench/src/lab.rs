@@ -1,5 +1,5 @@
-//! Runs experiments: first those of the cell with the fewest finished ones, in random order among equals, so that a noisy
-//! hour does not hit one side.
+//! Runs experiments, those of the cell with the fewest finished ones first. Among equals the order is random, so that a
+//! noisy hour does not hit one side.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,8 +1,8 @@
-//! A proxy that stands between a kube-apiserver and its store, passes everything on, and writes down what is asked of the
-//! keys: the traces that `replay` plays.
+//! A proxy that stands between a kube-apiserver and its store and passes everything on. It writes down what is asked of
+//! the keys: the traces that `replay` plays.
 //!
 //! Leases, watches and what belongs to the control plane itself (its leases, its address) are passed on but not written
-//! down: they are there whether or not anybody deploys anything.
+//! down. They are there whether or not anybody deploys anything.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! All results in one SQLite file. An experiment is written when it has ended, in one transaction, so an interrupted run
-//! leaves only whole ones, and the next run goes on from there.
+//! All results in one SQLite file. An experiment is written in one transaction when it has ended. So an interrupted run
+//! leaves only whole experiments, and the next run goes on from there.
 
 use std::path::Path;
 

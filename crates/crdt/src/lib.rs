@@ -1,7 +1,7 @@
 //! eddy's replica as a pure state machine.
 //!
-//! There is no runtime, clock, randomness, disk or network in this crate: time comes in as an argument ([`Now`]), what
-//! must reach the disk goes out as records ([`Effects`]), and the same inputs always give the same outputs. The server
+//! There is no runtime, clock, randomness, disk or network in this crate. Time comes in as an argument ([`Now`]), and
+//! what must reach the disk goes out as records ([`Effects`]). The same inputs always give the same outputs. The server
 //! drives it; simulations drive thousands of it from a seed.
 //!
 //! The rooms, each of which knows only those above it:

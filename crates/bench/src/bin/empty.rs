@@ -1,5 +1,5 @@
-//! A tonic server that answers Put (and Range) with nothing behind them: the ceiling that any etcd server built on
-//! tonic has on the machine it is measured on. `empty 127.0.0.1:PORT`.
+//! A tonic server that answers Put (and Range) with nothing behind them. It gives the ceiling that any etcd server
+//! built on tonic has on the machine it is measured on. `empty 127.0.0.1:PORT`.
 
 use eddy_proto::etcdserverpb::kv_server::{Kv, KvServer};
 use eddy_proto::etcdserverpb::{

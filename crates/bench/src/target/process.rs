@@ -18,8 +18,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program whose output goes to `log`. With a delay, every fsync and fdatasync of it takes that much longer:
-    /// strace adds the time on the way out of the call and stops the program at no other.
+    /// Starts a program whose output goes to `log`. With a delay, every fsync and fdatasync of the program takes that
+    /// much longer. strace adds the time on the way out of these calls and stops the program at no other call.
     ///
     /// # Errors
     /// When the program, or strace where a delay is asked for, does not start.

@@ -30,7 +30,7 @@ pub enum Rule {
 pub struct GivenUp {
     /// The version.
     pub dot: Dot,
-    /// What of it, for people: "its whole value", or field paths.
+    /// Which part of it, for people: "its whole value", or field paths.
     pub what: String,
 }
 
@@ -47,7 +47,7 @@ pub struct MergeReport {
     pub revision: Option<Revision>,
     /// The rule that decided.
     pub rule: Rule,
-    /// What of the concurrent versions is not in the outcome.
+    /// The parts of the concurrent versions that are not in the outcome.
     pub given_up: Vec<GivenUp>,
 }
 

@@ -195,7 +195,7 @@ pub enum CompareResult {
 pub struct Compare {
     /// Which keys. An empty range is compared as one absent key.
     pub range: KeyRange,
-    /// What of them, with what.
+    /// Which of their fields is compared, and with which value.
     pub target: CompareTarget,
     /// How.
     pub result: CompareResult,

@@ -52,8 +52,8 @@ pub(super) mod wire {
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct StoredChange {
-        /// Keyspace (bit 0), local (bit 1), kind (bits 2 and 3: 1 put, 2 delete, 3 expire), applied (bits 4 and 5: 0 at the
-        /// record's revision, 1 at the next one, 2 not at all).
+        /// Keyspace (bit 0), local (bit 1), kind (bits 2 and 3: 1 put, 2 delete, 3 expire). Applied (bits 4 and 5: 0 at
+        /// the record's revision, 1 at the next one, 2 not at all).
         #[prost(uint32, tag = "1")]
         pub flags: u32,
         #[prost(uint32, tag = "2")]

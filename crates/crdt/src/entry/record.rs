@@ -12,8 +12,8 @@ use crate::words::vector::VersionVector;
 pub struct EntryHead {
     /// Its name.
     pub dot: Dot,
-    /// The first `seq` that it stands for: its own, unless entries before it were left out because later ones wrote
-    /// over all that they did, and no peer was ever offered them.
+    /// The first `seq` that it stands for. It is its own, unless entries before it were left out. Such entries were
+    /// left out because later ones wrote over all that they did, and no peer was ever offered them.
     pub first_seq: u64,
     /// Its hybrid logical time, above those of everything it depends on.
     pub stamp: Stamp,

@@ -74,9 +74,9 @@ impl Graph {
     }
 }
 
-/// Which of these versions are middles of runs: the next version is of the same origin, is the only one on top of it
-/// and stands on nothing else. To leave any of them out changes no outcome. A version that alters a field which is set
-/// once is no middle, so that the first to set it stays known.
+/// Which of these versions are middles of runs. The version after a middle is of the same origin, is the only one on
+/// top of the middle, and stands on nothing else. To leave any middle out changes no outcome. A version that alters a
+/// field which is set once is no middle, so that the first to set it stays known.
 pub fn middles(graph: &Graph, versions: &[&Version], base: Option<&Live>, kubernetes: bool) -> Vec<bool> {
     let once = |value: Option<&[u8]>| value.and_then(Object::parse).map(|object| object.set_once()).unwrap_or_default();
     let value = |version: &'_ Version| match &version.kind {

@@ -30,7 +30,7 @@ pub struct MergeOutcome {
     pub live: Option<Live>,
     /// The rule that decided between concurrent versions; `None` when there were none.
     pub rule: Option<Rule>,
-    /// What of the concurrent versions is not in the outcome.
+    /// The parts of the concurrent versions that are not in the outcome.
     pub given_up: Vec<GivenUp>,
     /// Whether the versions disagreed about the node of a pod, which names the pod beside its incarnation. See
     /// [`replaces`].
@@ -54,8 +54,8 @@ fn whole(version: &Version) -> GivenUp {
     GivenUp { dot: version.dot, what: what.to_owned() }
 }
 
-/// Whether a replica that showed `before` must show `after` as a delete and then a create. That is so for another
-/// incarnation of the key, and for another node of a pod: a scheduler exits when it sees a bound pod move.
+/// Whether a replica that showed `before` must show `after` as a delete and then a create. It must when the key has
+/// another incarnation. It must when a pod has another node, too: a scheduler exits when it sees a bound pod move.
 pub fn replaces(rules: &Rules, keyspace: Keyspace, key: &[u8], before: &Live, after: &Live) -> bool {
     if before.incarnation != after.incarnation {
         return true;
@@ -225,7 +225,7 @@ fn value_of(version: &Version) -> Option<&Bytes> {
     }
 }
 
-/// Several heads, of which one stays: the one of the highest weight, then the last written.
+/// One of several heads stays: the one of the highest weight, then the last written.
 fn last_writer(
     live: &[&Version],
     weight: impl Fn(&Bytes) -> i64,

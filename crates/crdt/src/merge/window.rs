@@ -1,10 +1,10 @@
 //! A key's window: the versions of it that not every member is known to have, on top of what is settled.
 //!
 //! **Ancestry** is read from version vectors. A **common point** is a causal prefix of the window that every later
-//! version descends from. Common points lie inside each other, so they cut the window into **segments**: a segment is
-//! merged onto the outcome of all segments before it, and nothing else. That makes the outcome independent of how many of
-//! the leading segments were folded into the base already. A segment of one version is a fast-forward; a longer one
-//! always has several heads.
+//! version descends from. Common points lie inside each other, so they cut the window into **segments**. A segment is
+//! merged onto the outcome of all segments before it, and onto nothing else. That makes the outcome independent of how
+//! many of the leading segments were folded into the base already. A segment of one version is a fast-forward; a longer
+//! one always has several heads.
 
 use crate::entry::ChangeKind;
 use crate::merge::graph::{self, Graph};
@@ -113,9 +113,10 @@ impl Window {
         Settled { dots: self.versions.drain(..end).map(|v| v.dot).collect() }
     }
 
-    /// Takes out those middles of runs that may go (that were never offered to anybody: no version elsewhere can stand on
-    /// them): all but the last version of a run, but for its last delete, which tells what it killed, and for versions
-    /// that alter a field that is set once. Changes no outcome. Returns what was taken out, in order.
+    /// Takes out the middles of runs that are `droppable`: versions that were never offered to anybody, so that no
+    /// version elsewhere can stand on them. Of a run it leaves the last version, and the last delete, which tells what
+    /// it killed. It also leaves versions that alter a field that is set once. Changes no outcome. Returns what was
+    /// taken out, in order.
     pub fn drop_middles(
         &mut self,
         rules: &Rules,

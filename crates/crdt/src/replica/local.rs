@@ -121,7 +121,7 @@ impl Replica {
 }
 
 impl Replication {
-    /// Leaves out what this replica alone wrote over before any peer was offered it: a long time alone then costs neither
+    /// Leaves out what this replica alone wrote over before any peer was offered it. So a long time alone costs neither
     /// memory nor traffic, however often a key is written. Tells the records of the entries that were left out.
     fn thin_out(&mut self, own: Origin, rules: &Rules, keyspace: Keyspace, key: &Key) -> Vec<u64> {
         let len = self.windows.get(keyspace, key).map_or(0, |open| open.window.versions().len());

@@ -179,9 +179,9 @@ impl Members {
         counting
     }
 
-    /// What all whose acknowledgements settling waits for are known to have. Nothing while a member has a new birth that
-    /// not all are known to have heard of: under the old one it may have told somebody what it has lost since, and that is
-    /// not above what it acknowledges now.
+    /// What every member is known to have on disk, of those whose acknowledgements settling waits for. It is nothing
+    /// while a member has a new birth that not all are known to have heard of. Under the old birth that member may have
+    /// told somebody what it has lost since. What it told then is not above what it acknowledges now.
     pub fn floor(&self, acks: &Acks) -> VersionVector {
         let counting = self.counting(acks);
         let heard_of = |(id, birth): (&ReplicaId, &AnnouncedBirth)| {

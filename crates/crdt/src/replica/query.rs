@@ -150,8 +150,8 @@ impl Replica {
         self.state.alarms.iter().copied()
     }
 
-    /// Alarms that stop writes here: all but those of other members. Clients see every alarm, as in etcd, where any of
-    /// them stops all members; but here each member has its own disk to fill, and the others go on without it.
+    /// Alarms that stop writes here: all but those of other members. Clients see every alarm, as in etcd. There any
+    /// alarm stops all members. Here each member has its own disk to fill, and the others go on without it.
     pub fn alarms_that_stop(&self) -> impl Iterator<Item = Alarm> + '_ {
         let elsewhere = |member| member != self.identity.replica && self.membership.members.is_present(member);
         self.alarms().filter(move |alarm| !elsewhere(alarm.member))
@@ -173,8 +173,8 @@ impl Replica {
         self.state.leases.iter(now)
     }
 
-    /// When the next [`Input::Tick`](crate::Input::Tick) has something to do, milliseconds of the monotonic clock: a lease runs
-    /// out, or a hold for a reader of a snapshot is over.
+    /// When the next [`Input::Tick`](crate::Input::Tick) has something to do, milliseconds of the monotonic clock. Then
+    /// a lease runs out, or a hold for a reader of a snapshot is over.
     pub fn next_tick_ms(&self) -> Option<u64> {
         let hold = self.replication.as_ref().and_then(|replication| replication.hold_until_ms);
         self.next_lease_deadline_ms().into_iter().chain(hold).min()

@@ -26,8 +26,9 @@ pub enum Input {
     Entries {
         /// The peer that sent them; another replica may have made them.
         from: ReplicaId,
-        /// Its birth, and those under which entries of it were known when it was greeted. Where entries of another have come
-        /// since, it has lost its disk: this is from before, and others may have settled what it does not depend on.
+        /// Its birth, and those under which entries of it were known when it was greeted. When entries of another birth
+        /// of it have come since, the peer has lost its disk. These entries are then from before, and others may have
+        /// settled what they do not depend on.
         births: Arc<[Birth]>,
         /// The entries.
         entries: Vec<Entry>,
@@ -44,8 +45,8 @@ pub enum Input {
         /// Only the part about this replica's own entries counts.
         upto: VersionVector,
     },
-    /// What is on disk may be less than what peers know of this replica: it goes on under this birth, which must never
-    /// have been used.
+    /// What is on disk may be less than what peers know of this replica. The replica goes on under this birth, which
+    /// must never have been used.
     Doubt(Birth),
     /// A member begins, under that birth, with what this replica has. To be durable before it is given anything.
     Begins {

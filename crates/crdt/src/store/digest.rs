@@ -68,8 +68,8 @@ struct StoredKeyValue {
 /// key bucket up to `at`. Of what lies at or below `compacted` it leaves out what a compaction at `at` would drop. Does
 /// not depend on how far this index is swept. Takes time and memory with the number of keys.
 ///
-/// etcd itself answers another hash at exactly the last ten compacted revisions, until it restarts: one that it
-/// computed while compacting, over versions that are gone afterwards.
+/// etcd itself answers another hash at exactly the last ten compacted revisions, until it restarts. It computed that
+/// hash while compacting, over versions that are gone afterwards.
 pub fn hash_kv(index: &Index, compacted: Option<Revision>, at: Revision) -> u32 {
     // Versions with whether a compaction at `at` keeps them: of each key the newest, unless it is a tombstone.
     let mut stored = Vec::new();

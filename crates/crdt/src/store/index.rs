@@ -1,7 +1,7 @@
 //! Every client key with its versions: the multi-version store in memory.
 //!
-//! Versions of a key stand in the order of their revisions; a deleted key ends in a tombstone (a version without
-//! value) until a compaction above it. Absent, deleted and empty are three different things here.
+//! Versions of a key stand in the order of their revisions. A deleted key ends in a tombstone (a version without value)
+//! until a compaction above it. Absent, deleted and empty are three different things here.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -163,8 +163,8 @@ impl Index {
         self.versions
     }
 
-    /// Adds a version, in one look-up. `make` is given the key as it is stored and its versions so far; the version that
-    /// it makes must be newer than all of these.
+    /// Adds a version, in one look-up. `make` is given the key as it is stored and its versions so far. The version
+    /// that it makes must be newer than all of these.
     pub fn write<T>(&mut self, key: &[u8], make: impl FnOnce(&Key, &[KeyVersion]) -> (KeyVersion, T)) -> T {
         // Copied: what came from a socket or the journal shares the memory of a whole frame.
         match self.keys.entry(Bytes::copy_from_slice(key)) {

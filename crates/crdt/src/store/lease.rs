@@ -1,9 +1,9 @@
 //! Leases and their deadlines, counted by the monotonic clock alone.
 //!
 //! A lease is kept alive at one replica, its owner. The others count the time since they last heard of it, and wait a
-//! grace beyond its end. So the owner decides, unless it is gone. A key can hang on a lease that is not there (it was
-//! revoked elsewhere while the key was put here): such an **orphan** is no lease to clients, and its keys expire after
-//! the grace.
+//! grace beyond its end. So the owner decides, unless it is gone. A key can hang on a lease that is not there, because
+//! the lease was revoked elsewhere while the key was put here. Such an **orphan** is no lease to clients, and its keys
+//! expire after the grace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +19,8 @@ pub const MAX_TTL_S: i64 = 9_000_000_000;
 /// The shortest, seconds: one and a half of etcd's default election timeout, rounded up.
 pub const MIN_TTL_S: i64 = 2;
 
-/// How long a replica waits at least beyond the end of a lease that is kept alive elsewhere, milliseconds: long enough for
-/// an expiry or a renewal to travel.
+/// How long a replica waits at least beyond the end of a lease that is kept alive elsewhere, milliseconds. It is long
+/// enough for an expiry or a renewal to travel.
 pub const GRACE_MIN_MS: u64 = 5_000;
 
 #[derive(Debug)]
@@ -44,8 +44,8 @@ struct Lease {
 pub struct Renewal {
     /// The time to live, seconds.
     pub ttl_s: i64,
-    /// Whether other replicas should hear of it: a third of the time to live is over since they did, or another replica
-    /// was the owner until now.
+    /// Whether other replicas should hear of it. They should when a third of the time to live is over since they last
+    /// did, or when another replica was the owner until now.
     pub tell: bool,
 }
 

@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept: a reader
+    /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept. A reader
     /// may still read at the newest revision that is durable.
     pub fn view(&self, current: Revision) -> View<'_> {
         let compacted = self.compacted.map(|compacted| compacted.min(current));

@@ -1,8 +1,8 @@
 //! The system keyspace: leases, alarms, members and rules, as keys that replicate like all others.
 //!
-//! What members conflict about is spread over keys that are only ever set: a removal is a key of its own that nobody
-//! deletes, and so is the use of an ordinal. Concurrent changes then need no rule of their own; but for the births of a member, of
-//! which none counts when several were announced apart.
+//! What members conflict about is spread over keys that are only ever set. A removal is a key of its own that nobody
+//! deletes, and so is the use of an ordinal. Concurrent changes then need no rule of their own. Only births of a member
+//! do: none counts when several were announced apart.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Entries as they travel: what every replica must know of them, with values as deltas where that is shorter.
 //!
-//! An entry is encoded once for all peers: a delta's base is the value that the writer had before, which every replica
-//! that may be sent the entry has had too.
+//! An entry is encoded once for all peers. A delta's base is the value that the writer had before. Every replica that
+//! may be sent the entry has had that value, too.
 
 use bytes::Bytes;
 use prost::Message;
@@ -32,8 +32,8 @@ pub struct Encoded {
     pub saved: usize,
 }
 
-/// Encodes what travels of an entry. `base_of` gives the value that a change's writer had before, if it is still here;
-/// with one that always gives `None` every value is sent whole.
+/// Encodes what travels of an entry. `base_of` gives the value that a change's writer had before, if it is still here.
+/// When `base_of` always gives `None`, every value is sent whole.
 pub fn encode(entry: &Entry, mut base_of: impl FnMut(&Change) -> Option<Bytes>) -> Encoded {
     let (head, mut deltas, mut saved) = (&entry.head, 0, 0);
     let mut changes = Vec::with_capacity(entry.changes.len());

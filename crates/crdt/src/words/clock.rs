@@ -58,8 +58,8 @@ impl Clock {
         self.last = self.last.max(seen);
     }
 
-    /// The same for a stamp of another replica, but no further than to that time of the wall clock: otherwise one member
-    /// whose clock is decades ahead would carry all others there.
+    /// The same for a stamp of another replica, but no further than to that time of the wall clock. Otherwise one
+    /// member whose clock is decades ahead would carry all others there.
     pub fn witness_until(&mut self, seen: Stamp, limit_ms: u64) {
         let limit = Stamp(limit_ms.min((1 << 48) - 1) << Stamp::LOGICAL_BITS | ((1 << Stamp::LOGICAL_BITS) - 1));
         self.witness(seen.min(limit));

@@ -6,8 +6,8 @@ use crate::words::id::{Dot, Origin};
 
 /// For each origin the highest `seq` applied. An origin's entries are applied in order, so this says everything.
 ///
-/// Vectors are copied, compared and united for every entry and every message, and are as long as the cluster is large: a
-/// sorted list does that in one pass over memory that lies together.
+/// Vectors are copied, compared and united for every entry and every message, and are as long as the cluster is large.
+/// A sorted list does that in one pass over memory that lies together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VersionVector {
     /// One of each origin, in their order.

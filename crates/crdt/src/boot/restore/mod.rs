@@ -1,7 +1,8 @@
 //! Start-up: a replica from its records and its head.
 //!
-//! Whatever a journal can have lost or changed shows here as [`Damage`]: the records' own numbers and chain hashes,
-//! the run of revisions, and at the end the hash of the state, which the head holds.
+//! Every loss or change that a journal can have suffered shows here as [`Damage`]. A start checks the records' own
+//! numbers and chain hashes, and the run of revisions. At the end it checks the hash of the state, which the head
+//! holds.
 
 mod damage;
 mod loader;

@@ -34,8 +34,8 @@ pub struct SnapshotChunk {
     pub keys: Vec<SettledKey>,
     /// Entries of the log, in order; after all keys.
     pub entries: Vec<Entry>,
-    /// Which changes of these entries, by their place in it, the settled keys contain already: an entry stays in the log
-    /// until all that it did is settled.
+    /// The changes of these entries, by their place in the entry, that the settled keys contain already. There are
+    /// such, because an entry stays in the log until all that it did is settled.
     pub settled: Vec<(Dot, u32)>,
     /// Where the next chunk goes on; `None` when this is the last.
     pub next: Option<Place>,

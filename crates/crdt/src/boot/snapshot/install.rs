@@ -56,7 +56,7 @@ pub struct Installed {
     pub records: Vec<Bytes>,
     /// Its head.
     pub head: Bytes,
-    /// What of its old writes, which it made before its disk was lost, the merge gave up.
+    /// The parts of its old writes, made before its disk was lost, that the merge gave up.
     pub given_up: Vec<MergeReport>,
     /// Entries of removed members that it had and cannot take along. The others went on without them, and nothing more
     /// is taken from a removed member.

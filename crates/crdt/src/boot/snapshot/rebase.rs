@@ -2,7 +2,7 @@
 //!
 //! A member whose entries fork from what its peers have of it cannot keep them: their names are taken. It begins from a
 //! snapshot under a new birth, and writes again what the snapshot lacks, with the old stamps. The rules of merging say
-//! what of it stands beside what the others have written since.
+//! which of these writes stand beside what the others have written since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -24,8 +24,8 @@ use crate::words::key::{self, Key, Keyspace};
 use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
 
-/// What is settled at `old`, and not in `known`: what it wrote while it was alone, as far as that can be told, and
-/// incarnations of keys. System keys come first, the rest in the order in which it was written here.
+/// What is settled at `old` and not in `known`. That is what `old` wrote while it was alone, as far as that can be
+/// told, and incarnations of keys. System keys come first, the rest in the order in which it was written at `old`.
 pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     let own = old.identity.origin();
     let (mut stamp, begins) = alone_since(old, known);
@@ -71,8 +71,8 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     lost.collect()
 }
 
-/// Behind which record begins what `old` wrote under its present birth, if it was alone then and nothing of it is known; with
-/// a stamp that is before all of it.
+/// The record behind which begins what `old` wrote under its present birth, and a stamp that is before all of it. There
+/// is no such record unless `old` was alone then and nothing of that birth is known.
 fn alone_since(old: &Replica, known: &VersionVector) -> (Stamp, Option<u64>) {
     let own = old.identity.origin();
     if known.get(own) > 0 || old.log_base().get(own) == 0 {

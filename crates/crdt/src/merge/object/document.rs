@@ -1,8 +1,9 @@
 //! The one place that knows Automerge: leaves as a flat document, versions as changes.
 //!
-//! Everything that Automerge could decide by itself is decided by us: actors are derived from origins, changes are made
+//! Everything that Automerge could decide by itself is decided by us. Actors are derived from origins. Changes are made
 //! at given points of the history and dated zero. Which of several concurrent values of a leaf stays is not taken from
-//! Automerge either (its order of operations knows no stamps); [`Document::values`] tells all of them with their writers.
+//! Automerge either, because its order of operations knows no stamps. [`Document::values`] tells all of them with their
+//! writers.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! A Kubernetes object as one flat map from path to scalar, and back.
 //!
-//! Flat, because two replicas that both create `.status` must not make two different maps of which one is lost. What has
-//! no scalar of its own has a leaf that says it is there: an empty map or list, and an element of a keyed list; what lies
-//! under an absent element is dropped. The order of a keyed list or set is one leaf.
+//! Flat, because two replicas that both create `.status` must not make two different maps: one of them would be lost.
+//! An empty map or list, and an element of a keyed list, have no scalar of their own. Each has a leaf that says it is
+//! there. What lies under an absent element is dropped. The order of a keyed list or set is one leaf.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -113,8 +113,8 @@ fn is_unique(keys: &[String]) -> bool {
     sorted.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// Puts an object together. Leaves that contradict each other (one replica made a list of what another made a map) are
-/// sorted out in a fixed way: a scalar stands over fields, fields over elements, any of them over "empty".
+/// Puts an object together. Leaves can contradict each other: one replica made a list of what another made a map. They
+/// are sorted out in a fixed way: a scalar stands over fields, fields over elements, any of them over "empty".
 pub fn assemble<'a>(leaves: impl Iterator<Item = (&'a Path, Cow<'a, str>)>) -> Json {
     let mut root = Node::default();
     for (path, text) in leaves {

@@ -1,8 +1,8 @@
 //! Versions of one object replayed into a document, and the merged object read from it.
 //!
-//! Each version becomes one change on top of its parents that makes the document at that point exactly its value. What a
-//! merge of several parents looked like to the version's writer need not be known for that: where the document sees it
-//! otherwise, the change says what the writer saw.
+//! Each version becomes one change on top of its parents that makes the document at that point exactly its value. For
+//! that, nothing needs to be known of how a merge of several parents looked to the version's writer. Where the document
+//! shows something else, the change says what the writer saw.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -177,8 +177,8 @@ impl<'a> Replay<'a> {
         Ok(resolve(values.into_iter().map(|(writer, scalar)| (order(writer), scalar)).collect(), resolution))
     }
 
-    /// Which of a version's edits say only what its writer saw where these parents come together: the status of a pod
-    /// that they have bound to different nodes.
+    /// The edits of a version that say only what its writer saw where these parents come together. They are edits of
+    /// the status of a pod that the parents have bound to different nodes.
     fn seen(
         &self,
         mut before: Scalars,
@@ -199,8 +199,8 @@ impl<'a> Replay<'a> {
         Ok(seen)
     }
 
-    /// The status of a pod that the heads have bound to different nodes is that of the node that it stays on: says which
-    /// heads bind it there.
+    /// When the heads have bound a pod to different nodes, gives it the status of the node that it stays on. Tells
+    /// which heads bind it there.
     fn follow_node(
         &self,
         merged: &mut Scalars,
@@ -354,7 +354,7 @@ fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option
 struct Claim {
     /// How often leadership changed hands: the one with more transitions is the later one.
     transitions: i64,
-    /// Who was there first.
+    /// When it was acquired: the earlier claim stands.
     acquired: std::cmp::Reverse<String>,
     /// Only to tell claims apart that are equal otherwise.
     holder: std::cmp::Reverse<String>,

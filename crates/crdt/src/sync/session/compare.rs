@@ -1,8 +1,8 @@
 //! Whether both states are the same, and if not, which key is the first that differs.
 //!
 //! States are compared where the vectors are equal. The side with the lower id then cuts its keys into pieces and sends
-//! the hash of each; the other side cuts the first piece that differs, and so on until every piece holds one key. Each
-//! step looks at the keys of one piece only, and there are as many steps as the logarithm of the number of keys.
+//! the hash of each. The other side cuts the first piece that differs. This goes on until every piece holds one key.
+//! Each step looks at the keys of one piece only, and there are as many steps as the logarithm of the number of keys.
 
 use crate::sync::message::{Message, Piece, fingerprint};
 use crate::sync::session::Session;

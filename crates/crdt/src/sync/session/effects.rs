@@ -38,21 +38,21 @@ pub enum SessionEvent {
         /// The rules of merging that it follows.
         rules: u32,
     },
-    /// Peers know another, or a longer, history of this very replica than it does itself: it must take a new birth and
-    /// make what it wrote after `agreed` anew. Nothing is exchanged in this session any more.
+    /// Peers know another, or a longer, history of this very replica than it does itself. The replica must take a new
+    /// birth and write again what it wrote after `agreed`. Nothing is exchanged in this session any more.
     LostTail {
         /// The member that knows more.
         member: ReplicaId,
-        /// The last entry that both surely know alike, if there is one. Below what the peer still has in its log nothing can
-        /// be compared: then this is no higher than what this replica knew that all members had.
+        /// The last entry that both surely know alike, if there is one. Below the beginning of the peer's log nothing
+        /// can be compared. Then this is no higher than what this replica knew that all members had.
         agreed: Option<Dot>,
         /// The last one that the peer has.
         theirs: u64,
     },
     /// The peer has lost its tail in the same way; it will come back under a new birth.
     PeerLostTail(ReplicaId),
-    /// This replica lacks what all others have forgotten, or what it once had itself: it must begin anew from a snapshot,
-    /// which this peer can give.
+    /// This replica lacks what all others have forgotten, or what it once had itself. It must begin anew from a
+    /// snapshot, which this peer can give.
     SnapshotNeeded {
         /// The member that can give it.
         member: ReplicaId,

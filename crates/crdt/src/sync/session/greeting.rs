@@ -16,14 +16,15 @@ use crate::words::chain::Chain;
 use crate::words::id::Dot;
 use crate::words::vector::VersionVector;
 
-/// Whether the peer is in doubt of its disk and this replica is not: then the peer begins anew from what is here, if it takes this
-/// one for a member at all. What is here stays as it is.
+/// Whether the peer is in doubt of its disk and this replica is not. Then the peer begins anew from what is here, if it
+/// takes this replica for a member at all. What is here stays as it is.
 fn begins_anew_from(replica: &Replica, durable: &VersionVector, hello: &Hello) -> bool {
     hello.doubtful && replica.membership.past != Past::Doubtful && !durable.is_empty()
 }
 
-/// Whether this replica lacks something that it once had, by what the peer says. It must begin anew from what the peer has
-/// before it tells anyone what it wrote since: that was written without what it lacks, on which others rely.
+/// Whether this replica lacks something that it once had, by what the peer says. It must begin anew from what the peer
+/// has before it tells anyone what it wrote since. That was written without what this replica lacks, and others rely on
+/// what it lacks.
 fn has_lost_a_disk(replica: &Replica, hello: &Hello) -> bool {
     let own = replica.identity().origin();
     let an_older_birth = |dot: Dot| dot.origin.replica == own.replica && dot.origin != own;

@@ -1,9 +1,9 @@
 //! One session with one peer: from the greeting to the end of the stream.
 //!
-//! A session is told what arrived and that time has passed or something became durable; it tells what to send, what
-//! to give to the replica, and what the operator should know. It relies on nothing but the checksums of its messages:
-//! what is lost, doubled or out of order costs time, never correctness. A broken stream is the end of it; the next
-//! session starts from what both sides have on disk.
+//! A session is told what arrived, and that time has passed or something became durable. It tells what to send, what to
+//! give to the replica, and what the operator should know. It relies on nothing but the checksums of its messages: what
+//! is lost, doubled or out of order costs time, never correctness. A broken stream is the end of it; the next session
+//! starts from what both sides have on disk.
 
 mod clocks;
 mod compare;
@@ -42,18 +42,18 @@ pub use peer::Standing;
 /// # Calls, in their order
 /// 1. [`Session::start`] gives the session and its greeting, the first message to send.
 /// 2. [`Session::receive`] takes each message that arrives.
-/// 3. [`Session::poll`] says what else there is to do. Call it after each message; when something became durable; when the
-///    replica handled inputs of this session; and when [`Session::next_ms`] is reached. [`Session::is_urgent`] tells cheaply
-///    whether it can wait for the latter.
+/// 3. [`Session::poll`] says what else there is to do. Call it after each message; when something became durable; when
+///    the replica handled inputs of this session; and when [`Session::next_ms`] is reached. [`Session::is_urgent`]
+///    tells cheaply whether it can wait for that time.
 /// 4. After an error, send [`SyncError::refusal`] if there is one, and close the stream. Nothing else may be called then.
 ///
 /// All of them are given `durable`, the vector that the replica has on disk. What a session says of this replica is never
 /// above it.
 ///
 /// # Effects, and when they may be used
-/// Both calls return [`SessionEffects`], to be used at once and in this order: give `inputs` to [`Replica::handle`], send
-/// `messages`, tell `events` to the process. Messages need not wait for the disk: they only speak of what is durable.
-/// If the replica refuses entries (a notice says so), call [`Session::refused`] and send what it returns.
+/// Both calls return [`SessionEffects`], to be used at once and in this order. Give `inputs` to [`Replica::handle`],
+/// send `messages`, tell `events` to the process. Messages need not wait for the disk: they only speak of what is
+/// durable. If the replica refuses entries (a notice says so), call [`Session::refused`] and send what it returns.
 ///
 /// # What it relies on
 /// Nothing but the checksums of its messages. A message that is lost, doubled or out of order costs time, never correctness.
@@ -194,9 +194,10 @@ impl Session {
         Ok(())
     }
 
-    /// What there is to do now: call it after a message, when something became durable, when the replica
-    /// handled entries or acknowledgements, and when [`Self::next_ms`] is there. Sends entries up to about `max_bytes`; of this replica's own
-    /// only those that are durable and were offered ([`Input::Offer`]), which must be durable too.
+    /// What there is to do now. Call it after a message, and when something became durable. Call it when the replica
+    /// handled entries or acknowledgements, and when [`Self::next_ms`] is there. Sends entries up to about `max_bytes`.
+    /// Of this replica's own it sends only those that are durable and were offered. The mark of that ([`Input::Offer`])
+    /// must be durable, too.
     ///
     /// # Errors
     /// When the peer is no member any more.

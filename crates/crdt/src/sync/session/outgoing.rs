@@ -16,7 +16,7 @@ const AGAIN_MAX: u32 = 64;
 /// swallow much.
 const WINDOW_MIN: usize = 128 << 10;
 
-/// How much may be on its way: twice as much whenever that was too little and the peer acknowledges, less again when
+/// How much may be on its way. It doubles whenever it was too little and the peer acknowledges. It shrinks again when
 /// it was more than enough. Most likely a link that has just died had little on its way.
 #[derive(Debug)]
 pub(super) struct FlightLimit {
@@ -32,7 +32,7 @@ impl Default for FlightLimit {
 }
 
 impl FlightLimit {
-    /// So many bytes are on their way; whether more may be.
+    /// Whether more bytes may be on their way than these.
     pub(super) fn is_open(&mut self, in_flight_bytes: usize, max_bytes: usize) -> bool {
         let full = in_flight_bytes >= self.bytes.min(max_bytes);
         self.was_full |= full && self.bytes < max_bytes;

@@ -267,8 +267,8 @@ impl Session {
         }
     }
 
-    /// A greeting can be overtaken by what its sender told in another session since: then it only looked as if a
-    /// history were lost or a snapshot needed, and the sender goes on as if nothing were.
+    /// A greeting can be overtaken by what its sender told in another session since. Then it only looked as if a
+    /// history were lost or a snapshot needed. The sender goes on as if nothing were.
     pub(super) fn open_after_all(&mut self, round: &mut Round<'_>, peer: &Peer) {
         let (replica, durable, now) = (round.replica, round.durable, round.now);
         let theirs = self.outgoing.theirs();

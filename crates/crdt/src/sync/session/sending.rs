@@ -12,9 +12,9 @@ use crate::words::id::Origin;
 use crate::words::vector::VersionVector;
 
 impl Session {
-    /// Whether the peer would be sent more entries if there were any. While no session's peer would, there is no reason
-    /// to mark entries as offered ([`crate::replica::Input::Offer`]), and one not to: what was not offered and is
-    /// written over need never be sent.
+    /// Whether the peer would be sent more entries if there were any. While no session's peer would, entries need no
+    /// mark that they were offered ([`crate::replica::Input::Offer`]). It is better not to mark them: what was not
+    /// offered and is written over need never be sent.
     pub fn takes_entries(&self) -> bool {
         self.stage == Stage::Open && self.outgoing.has_room(self.exchange.tuning().in_flight_bytes)
     }
