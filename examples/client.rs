@@ -9,11 +9,12 @@
 //! Stop the replica and start it again: no acknowledged put and no event is missing from the output.
 //!
 //! A client of eddy follows three rules.
-//! 1. **Revisions belong to one replica.** Each replica numbers the writes it applies by itself, so keep a revision only
-//!    together with the endpoint that gave it, and never compare two revisions of different replicas.
+//! 1. **Revisions belong to one replica.** Each replica numbers the writes it applies by itself. So keep a revision
+//!    only together with the endpoint that gave it, and never compare two revisions of different replicas.
 //! 2. **At the same replica, resume.** After a break, watch from the last revision seen plus one. Nothing is lost or repeated.
-//! 3. **At another replica, list again.** It answers a revision that it did not give as compacted. What it lists is what it has
-//!    heard of: a write that the first replica acknowledged just before it stopped arrives when that one is back.
+//! 3. **At another replica, list again.** It answers a revision that it did not give as compacted. What it lists is
+//!    what it has heard of. The first replica may have acknowledged a write just before it stopped: that write arrives
+//!    when the replica is back.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -104,9 +105,9 @@ impl Client {
 
     /// Puts the number after the last acknowledged one.
     ///
-    /// When this fails, the put may have been made or not, and it is made again. That is right here, since the second put writes
-    /// the same. A client that computes what it writes from what it read compares the key's `mod_revision` in a transaction, with
-    /// the revision read at this same replica.
+    /// When this fails, the put may have been made or not, and it is made again. That is right here, since the second
+    /// put writes the same. Another client may compute what it writes from what it read. Such a client compares the
+    /// key's `mod_revision` in a transaction, with the revision read at this same replica.
     async fn put_next(&mut self, kv: &mut KvClient<Channel>) -> Result<()> {
         let (key, value) = (format!("{PREFIX}{}", (self.put + 1) % 10), (self.put + 1).to_string());
         let request = PutRequest { key: key.clone().into(), value: value.clone().into(), ..PutRequest::default() };

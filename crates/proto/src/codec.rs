@@ -1,7 +1,7 @@
 //! tonic's prost codec with small buffers.
 //!
 //! tonic reserves 8 KiB for the request and 8 KiB for the answer of every call. Most messages of etcd's API are a few
-//! hundred bytes, and blocks of that size miss the allocator's fast path; a larger message grows its buffer.
+//! hundred bytes. Blocks of 8 KiB miss the allocator's fast path. A larger message grows its buffer.
 
 use std::marker::PhantomData;
 

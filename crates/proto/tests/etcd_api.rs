@@ -1,8 +1,8 @@
 //! Our `.proto` files declare exactly the API that etcd 3.7.3 declares.
 //!
-//! `golden/etcd-3.7.3.txt` was listed from the descriptors in etcd's Go modules (api/v3, server/v3 and the grpc-go 1.83.2 that
-//! it serves health with): every service, method, message, field (number, cardinality, type, oneof, packed) and enum
-//! value, one per line, sorted.
+//! `golden/etcd-3.7.3.txt` was listed from the descriptors in etcd's Go modules (api/v3, server/v3 and the grpc-go
+//! 1.83.2 that it serves health with). It has one line for every service, method, message, field (number, cardinality,
+//! type, oneof, packed) and enum value. The lines are sorted.
 
 use protox::prost_reflect::{Cardinality, EnumDescriptor, Kind, MessageDescriptor, ServiceDescriptor};
 

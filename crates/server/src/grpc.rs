@@ -1,5 +1,5 @@
-//! The gRPC side of a connection: routes calls to the services, counts calls and messages, ends streams when the process
-//! stops, and answers calls to RPCs that do not exist.
+//! The gRPC side of a connection. It routes calls to the services, and counts calls and messages. It ends streams when
+//! the process stops, and answers calls to RPCs that do not exist.
 
 use std::future::Future;
 use std::net::SocketAddr;

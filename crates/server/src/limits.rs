@@ -15,8 +15,8 @@ pub fn virtual_memory() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// Raises the soft limit of open files to the hard one, as Go programs do: the usual soft limit of 1024 is there for
-/// programs that use select(2), and would hold 1,000 clients.
+/// Raises the soft limit of open files to the hard one, as Go programs do. The usual soft limit of 1024 is there for
+/// programs that use select(2). It would hold eddy at 1,000 clients.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // Without the right to, the old limit stays, which is no reason not to start.

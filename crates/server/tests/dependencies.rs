@@ -39,8 +39,9 @@ const IMPURE: &[&str] = &[
     "tracing",
     "log",
 ];
-/// Edges to such that are allowed, with nothing else on the way. Automerge draws a random actor id for each new document
-/// (ours are given one derived from the entry's origin before anything is written), and can log; no feature leaves that out.
+/// Edges to such that are allowed, with nothing else on the way. Automerge draws a random actor id for each new
+/// document, and can log; no feature leaves that out. Our documents are given an actor id derived from the entry's
+/// origin before anything is written.
 const TOLERATED: &[(&str, &[&str])] = &[("automerge", &["rand", "getrandom", "tracing"])];
 /// Direct dependents, among the crates of this workspace, that are allowed.
 const ALLOWED: &[(&str, &[&str])] = &[

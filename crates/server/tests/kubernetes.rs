@@ -1,4 +1,4 @@
-//! A real kube-apiserver on eddy: objects are written and watched, eddy is killed with SIGKILL and comes back, and the
+//! A real kube-apiserver on eddy: objects are written and watched. eddy is killed with SIGKILL and comes back, and the
 //! apiserver goes on as if nothing had happened.
 //!
 //! `cargo test -p eddy-server --test kubernetes`, after `tools/peers/build kubernetes`.

@@ -45,8 +45,8 @@ impl LeaseIds {
     }
 }
 
-/// The whole seconds that are left of a lease. etcd counts nanoseconds and rounds down, so a lease has less than its time to
-/// live as soon as it is granted; of the milliseconds that are counted here, one has always begun.
+/// The whole seconds that are left of a lease. etcd counts nanoseconds and rounds down, so a lease has less than its
+/// time to live as soon as it is granted. Milliseconds are counted here, and one of them has always begun.
 fn whole_seconds_left(remaining_ms: u64) -> i64 {
     i64::try_from(remaining_ms.saturating_sub(1) / 1000).unwrap_or(i64::MAX)
 }

@@ -1,6 +1,6 @@
-//! The etcd v3 API: one file for each gRPC service. The services share the checks of requests ([`check`], [`overlap`]),
-//! the translation of messages into the replica's types and back ([`convert`]), the statuses of errors ([`status`]), and
-//! the limits on requests ([`limits`]).
+//! The etcd v3 API: one file for each gRPC service. The services share the checks of requests ([`check`], [`overlap`])
+//! and the limits on requests ([`limits`]). They also share the translation of messages into the replica's types and
+//! back ([`convert`]), and the statuses of errors ([`status`]).
 
 use eddy_proto::etcdserverpb::auth_server::AuthServer;
 use eddy_proto::etcdserverpb::cluster_server::ClusterServer;

@@ -1,9 +1,9 @@
 //! Checks whether a transaction could write a key twice, by etcd's rules.
 //!
-//! No combination of branches that can be taken together may hold two puts of a key, or a put and a delete that covers its
-//! key. Two deletes may overlap. Two quirks of etcd are part of the contract. A put in a nested transaction is compared
-//! with the deletes of earlier siblings only. A delete "from this key on" (`range_end` is one zero byte) is compared with
-//! nothing.
+//! Branches that can be taken together form a combination. No combination may hold two puts of a key, or a put and a
+//! delete that covers its key. Two deletes may overlap. Two quirks of etcd are part of the contract. A put in a nested
+//! transaction is compared with the deletes of earlier siblings only. A delete "from this key on" (`range_end` is one
+//! zero byte) is compared with nothing.
 //!
 //! Small sets are merged into large ones, so that deep nesting costs a logarithm and not a factor.
 

@@ -206,8 +206,9 @@ impl Config {
         Ok(())
     }
 
-    /// Fills in what etcd derives after validation: the data dir from the name, the initial cluster from name and peer URLs,
-    /// and advertised addresses from the host's where it listens on all.
+    /// Fills in what etcd derives after validation. It derives the data dir from the name, and the initial cluster from
+    /// name and peer URLs. It derives advertised addresses from the host's address, where the member listens on all
+    /// addresses.
     fn follow_defaults(&mut self) {
         let host = default_host();
         if let Some(host) = host {

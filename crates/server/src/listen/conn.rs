@@ -33,8 +33,8 @@ use crate::tls::san;
 
 /// A TLS handshake that takes longer is given up; etcd's limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of one stream in flight before the receiver must answer: above the largest usual request (1.5 MiB), so that
-/// one never waits for a window.
+/// Bytes of one stream in flight before the receiver must answer. It is above the largest usual request (1.5 MiB), so
+/// that such a request never waits for a window.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// The same for all streams of a connection: bounds what one client can make us buffer.
 const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
@@ -84,8 +84,8 @@ impl ConnLimits {
         }
     }
 
-    /// The same for connections of peers: one that went silent must be noticed soon, and who is at the other end is not
-    /// known before it has greeted.
+    /// The same for connections of peers. A peer that went silent must be noticed soon. The member at the other end is
+    /// not known before it has greeted.
     pub(super) fn for_peers(&self) -> ConnLimits {
         ConnLimits {
             ping_min_time: None,
@@ -158,7 +158,7 @@ impl Setup {
     }
 }
 
-/// Who is at the other end, for the log.
+/// The address of the other end, for the log.
 fn remote(address: Option<SocketAddr>) -> String {
     address.map_or_else(|| "unix".to_owned(), |address| address.to_string())
 }
@@ -169,7 +169,7 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// TCP address; `None` on a unix socket.

@@ -155,8 +155,8 @@ impl Sockets {
         stop: &CancellationToken,
         tracker: &TaskTracker,
     ) {
-        // Health and metrics stay reachable when clients have taken all of theirs, so only clients and peers are counted;
-        // apart, so that a crowd of one kind does not keep the other out.
+        // Health and metrics stay reachable when clients have taken all of theirs, so only clients and peers are
+        // counted. They are counted apart, so that a crowd of one kind does not keep the other out.
         let limits::Connections { clients, peers } = limits::connections();
         let (clients, peers) = (Arc::new(Semaphore::new(clients)), Arc::new(Semaphore::new(peers)));
         for listener in self.listeners {

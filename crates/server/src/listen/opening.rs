@@ -1,7 +1,7 @@
 //! A bound on what a stranger can make this replica hold: the first message of a peer's request is small.
 //!
-//! A peer's later messages may be 257 MiB long. The first one says who it is, and nothing after it is read before that was
-//! checked; so it is enough to look at the length that stands in front of the first message.
+//! A peer's later messages may be 257 MiB long. The first one names the peer, and nothing after it is read before that
+//! was checked. So it is enough to look at the length that stands in front of the first message.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

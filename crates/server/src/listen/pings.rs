@@ -1,7 +1,8 @@
 //! Keeps clients from pinging too often (`--grpc-keepalive-min-time`), by the rules of grpc-go's server, which is etcd's.
 //!
-//! The HTTP/2 library answers pings and tells nobody, so this stands below it: it reads the heads of the frames that pass, and
-//! says goodbye itself. The goodbye carries the reason by which clients of gRPC ping less often from then on.
+//! The HTTP/2 library answers pings and tells nobody, so this module stands below it. It reads the heads of the frames
+//! that pass, and says goodbye itself. The goodbye carries the reason by which clients of gRPC ping less often from
+//! then on.
 
 use std::collections::HashSet;
 use std::io::{self, IoSlice};

@@ -29,8 +29,8 @@ fn mismatched(reply: &Reply) -> NodeError {
 }
 
 /// # Errors
-/// Every call here fails when the replica refuses the command, the queue is full, the quota is used up, an alarm forbids it,
-/// the disk does not answer in time, or writes have stopped.
+/// Every call here fails when the replica refuses the command, the queue is full, the quota is used up, or an alarm
+/// forbids it. It also fails when the disk does not answer in time, or writes have stopped.
 impl Handle {
     /// Writes one key.
     pub fn put(&self, op: PutOp) -> impl Future<Output = Result<PutReply, NodeError>> + Send {
@@ -143,8 +143,8 @@ impl Handle {
         self.change_members(Command::MemberPublish { name, client_urls })
     }
 
-    /// Moves the revision to this replica's next space, above every revision that any member is known to have used; tells
-    /// the first revision of that space.
+    /// Moves the revision to this replica's next space, above every revision that any member is known to have used.
+    /// Tells the first revision of that space.
     pub fn leap(&self) -> impl Future<Output = Result<Revision, NodeError>> + Send {
         self.submit(Command::Leap, reply!(Reply::Leap { revision } => revision))
     }

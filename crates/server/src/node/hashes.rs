@@ -1,5 +1,5 @@
-//! Remembers the answers of HashKV. As in etcd, the answer at a revision stays the same when history is compacted at exactly
-//! that revision, although the hashed history is gone then.
+//! Remembers the answers of HashKV. As in etcd, the answer at a revision stays the same when history is compacted at
+//! exactly that revision. The hashed history is gone then all the same.
 
 use std::collections::VecDeque;
 

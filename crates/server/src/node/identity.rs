@@ -1,7 +1,8 @@
 //! The identity of a replica whose data dir is new.
 //!
-//! Cluster and member ids are hashes of the configuration that all members of a static cluster share, so each member
-//! computes the same ids without asking. The birth is random: it tells this data dir from a lost one of the same member.
+//! Cluster and member ids are hashes of the configuration that all members of a static cluster share. So each member
+//! computes the same ids without asking. The birth is random: it tells this data dir from a lost one of the same
+//! member.
 
 use eddy_crdt::{Birth, ClusterId, Founder, Identity, ReplicaId};
 

@@ -21,8 +21,8 @@ const GROUP_MAX: usize = 1024;
 /// The committer lets a group grow in steps of this, as long as each step brings more jobs.
 const LINGER_STEP: Duration = Duration::from_micros(500);
 
-/// A group grows for this many times the runtime's lag: a request waits about as often for a worker, from its socket to
-/// that of its answer.
+/// A group grows for this many times the runtime's lag. A request waits about as often for a worker, between its
+/// arrival at a socket and the sending of its answer.
 const LINGER_LAGS: u32 = 4;
 
 /// A group never grows for longer than this.

@@ -129,8 +129,8 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
 
-/// The pauses between attempts: each up to twice as long as the last, up to a bound, and of random length, so that members
-/// that failed together do not come back together.
+/// The pauses between attempts. Each is up to twice as long as the last, up to a bound. Their length is random, so that
+/// members that failed together do not come back together.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,

@@ -1,5 +1,5 @@
-//! TLS with etcd's flags and file formats, over rustls: versions and suites ([`check_rules`]), certificates that are read
-//! again when their files change ([`server_config`]), client certificates ([`client_auth`]).
+//! TLS with etcd's flags and file formats, over rustls. Here are the rules of versions and suites ([`check_rules`]),
+//! and client certificates ([`client_auth`]). Certificates are read again when their files change ([`server_config`]).
 
 mod certs;
 mod client;

@@ -72,7 +72,7 @@ async fn clocks_that_are_hours_and_decades_off_break_ties_and_nothing_else() -> 
         })
         .await?;
     }
-    // Causality does not care: whoever saw a value and writes another wins, whatever the clocks say.
+    // Causality does not care: a replica that saw a value and writes another wins, whatever the clocks say.
     for (round, writer) in [3, 4, 0, 1, 2, 3, 0].into_iter().enumerate() {
         cluster.replicas[writer].put("relay", &round.to_string()).await?;
         for replica in &cluster.replicas {

@@ -102,8 +102,8 @@ impl Cluster {
         self.dir.path().join(name)
     }
 
-    /// Waits until all replicas hold the same, have settled it (each knows it of all others), and each pair that is
-    /// connected has compared its states.
+    /// Waits until all replicas hold the same and have settled it: each knows of all others that they have it. Waits,
+    /// too, until each connected pair has compared its states.
     pub async fn settled(&self) -> Result<()> {
         eventually("all replicas are equal and have settled", || async {
             let mut states = Vec::new();

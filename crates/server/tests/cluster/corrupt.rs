@@ -15,8 +15,8 @@ use eddy_server::storage::{Journal, Options, SledJournal};
 
 use crate::cluster::{Cluster, PATIENCE, Replica, binary, eventually};
 
-/// Gives a key another value on the disk of a stopped replica, so well that its own checks find nothing: what memory or a
-/// disk did before the checksums were made, or a fault in a program.
+/// Gives a key another value on the disk of a stopped replica, so well that its own checks find nothing. This stands
+/// for what memory or a disk did before the checksums were made, or for a fault in a program.
 fn alter(data_dir: &Path, key: &str, to: &'static str) -> Result<()> {
     let mut journal = SledJournal::open(data_dir, Options { fsync: true })?;
     let mut records = Vec::new();

@@ -54,8 +54,8 @@ async fn a_disk_put_back_from_an_old_copy_takes_nothing_back() -> Result<()> {
     put_back(true, "the data dir is a copy").await
 }
 
-/// The same where nothing tells the copy from the original, as when a file system is set back: the member believes it and
-/// writes on, under names that its peers know for other writes.
+/// The same where nothing tells the copy from the original, as when a file system is set back. The member believes the
+/// copy and writes on, under names that its peers know for other writes.
 #[tokio::test]
 async fn a_disk_set_back_unseen_takes_nothing_back() -> Result<()> {
     put_back(false, "peers know entries of this replica that it has lost").await
@@ -93,7 +93,7 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     ensure!(restored.get("told").await?.is_none(), "and what came after is not");
     restored.put("later", "y").await?;
     restored.put("contended", "restored").await?;
-    // At both, so that whoever gives the snapshot has it.
+    // At both, so that either of them can give it in the snapshot.
     cluster.replicas[0].put("contended", "peer").await?;
     cluster.replicas[1].put("contended", "peer").await?;
     for relay in &cluster.relays {

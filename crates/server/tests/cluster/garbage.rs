@@ -173,7 +173,7 @@ async fn a_forged_entry_is_refused() -> Result<()> {
     // Another history of its own.
     let mut forked = fake.put(&line, "forked", "x")?;
     forked.head.previous = Chain::default();
-    // Of somebody who is no member.
+    // Made by a replica that is no member.
     let mut nobody = fake.put(&line, "nobody", "x")?;
     nobody.head.dot.origin.replica = ReplicaId::new(0xdead);
     (nobody.head.dot.seq, nobody.head.first_seq, nobody.head.previous) = (1, 1, Chain::default());

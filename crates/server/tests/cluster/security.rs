@@ -57,8 +57,8 @@ fn certificate(dir: &Path, ca: &CertifiedIssuer<'static, KeyPair>, host: &str) -
     ])
 }
 
-/// A member of the cluster without a certificate that is good gets nothing, whoever of the two dials, and each reason is
-/// in the log once although it goes on trying.
+/// A member of the cluster without a good certificate gets nothing, whether it dials or is dialled. Each reason is in
+/// the log once, although the member goes on trying.
 #[tokio::test]
 async fn a_member_without_a_valid_certificate_gets_nothing_and_the_log_says_why_once() -> Result<()> {
     let dir = tempfile::tempdir()?;

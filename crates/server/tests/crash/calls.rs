@@ -1,5 +1,5 @@
-//! Kills starts at each call by which they change files, one after the other: what a start leaves half done must not keep
-//! the next from working. Random moments hardly ever hit these.
+//! Kills starts at each call by which they change files, one after the other. What a start leaves half done must not
+//! keep the next from working. Random moments hardly ever hit these.
 
 use std::{
     fs::{self, Permissions},

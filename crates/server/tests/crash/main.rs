@@ -1,5 +1,5 @@
-//! Kills the real binary with SIGKILL at random moments under load, restarts it on the same data dir, and compares it with
-//! all that clients were told.
+//! Kills the real binary with SIGKILL at random moments under load, and restarts it on the same data dir. Compares it
+//! with all that clients were told.
 //!
 //! `EDDY_CRASH_ROUNDS` (default 20) lives, `EDDY_CRASH_SEED` (default: drawn from the clock, printed), `EDDY_BIN`.
 

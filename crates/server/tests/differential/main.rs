@@ -1,10 +1,14 @@
 //! Sends the same random requests to eddy and to a real etcd and compares every answer.
 //!
 //! `cargo test -p eddy-server --test differential`. Environment:
-//! `EDDY_BIN` (default: the eddy of this build), `EDDY_PEERS` (folder that `tools/peers/build` filled), `EDDY_DIFF_REQUESTS`
-//! (default 100000), `EDDY_DIFF_SEED` (default 1), `EDDY_DIFF_PAIRS` (pairs of servers at a time), `EDDY_DIFF_FAILURES`
-//! (how many failures are shrunk before it stops), `EDDY_DIFF_RESTARTED` (requests around restarts, default 2000),
-//! `EDDY_DIFF_ONLY=FILE` (replays one sequence and nothing else).
+//! - `EDDY_BIN` (default: the eddy of this build)
+//! - `EDDY_PEERS`: the folder that `tools/peers/build` filled
+//! - `EDDY_DIFF_REQUESTS` (default 100000)
+//! - `EDDY_DIFF_SEED` (default 1)
+//! - `EDDY_DIFF_PAIRS`: pairs of servers at a time
+//! - `EDDY_DIFF_FAILURES`: how many failures are shrunk before it stops
+//! - `EDDY_DIFF_RESTARTED`: requests around restarts (default 2000)
+//! - `EDDY_DIFF_ONLY=FILE`: replays one sequence and nothing else
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -105,8 +109,8 @@ fn binaries() -> Result<Binaries> {
     Ok(Binaries { reference, subject, flags: [ADVERTISED, &[UNSAFE]].concat(), scratch })
 }
 
-/// A comparison that finds nothing proves nothing: with a falsified subject, here a second etcd, it must find the step
-/// and shrink the sequence to what is needed.
+/// A comparison that finds nothing proves nothing. With a falsified subject, here a second etcd, it must find the step.
+/// It must also shrink the sequence to what is needed.
 async fn check_that_differences_are_found(binaries: &Binaries) -> Result<()> {
     let twins = Binaries { subject: binaries.reference.clone(), ..binaries.clone() };
     let mut pair = Pair::start(&twins).await?;

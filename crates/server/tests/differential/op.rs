@@ -1,7 +1,7 @@
 //! One request of a sequence, and its text form: one JSON object per line, so that a failure can be committed.
 //!
-//! Revisions and server-chosen lease ids are written relative to the run (`"now-1"`, `"#0"`), because the same line has
-//! to mean the same on two servers, and again when a shrunken sequence is replayed.
+//! Revisions and server-chosen lease ids are written relative to the run (`"now-1"`, `"#0"`). The same line has to mean
+//! the same on two servers, and again when a shrunken sequence is replayed.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 

@@ -357,8 +357,8 @@ impl Session {
         }
     }
 
-    /// Writes a key that every stream watches and waits until each has seen it: all earlier events of watchers that
-    /// are not behind came before it. False when a raised alarm forbids the write.
+    /// Writes a key that every stream watches and waits until each has seen it. All earlier events of watchers that are
+    /// not behind came before it. False when a raised alarm forbids the write.
     ///
     /// # Errors
     /// The write is refused otherwise, or a stream has ended.

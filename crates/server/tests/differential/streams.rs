@@ -1,4 +1,4 @@
-//! Watch streams: sends requests in step, gathers what comes, and gives it back per watcher, since how a server batches
+//! Watch streams: sends requests in step, gathers what comes, and gives it back per watcher. How a server batches
 //! events and interleaves watchers is its own affair.
 
 use std::{

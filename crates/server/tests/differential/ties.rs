@@ -1,11 +1,11 @@
-//! Takes out of sorted answers what no order decides: etcd sorts more than twelve keys with Go's unstable sort, eddy with
-//! a stable one, so keys with equal targets come in another order, and a limit may cut between them elsewhere.
+//! Takes out of sorted answers what no order decides. etcd sorts more than twelve keys with Go's unstable sort, eddy
+//! with a stable one. So keys with equal targets come in another order, and a limit may cut between them elsewhere.
 
 use eddy_proto::{etcdserverpb::*, mvccpb::KeyValue};
 
 use crate::op;
 
-/// Go sorts so many by insertion, which is stable.
+/// Go sorts up to this many keys by insertion, which is stable.
 const STABLE_MAX: i64 = 12;
 
 const KEY: i32 = range_request::SortTarget::Key as i32;

@@ -177,7 +177,7 @@ async fn a_crowd_of_clients_does_not_keep_peers_out_nor_one_of_peers_clients() -
     Ok(())
 }
 
-/// Who is at the other end of a peer's connection is not known before it has greeted.
+/// The member at the other end of a peer's connection is not known before it has greeted.
 #[tokio::test]
 async fn a_connection_of_a_peer_has_few_streams() -> Result<()> {
     let dir = tempfile::tempdir()?;

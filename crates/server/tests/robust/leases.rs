@@ -40,8 +40,8 @@ async fn a_stopped_process_ends_short_leases_and_keeps_long_ones() -> Result<()>
     Ok(())
 }
 
-/// Keep-alives sent all the time: a lease either lives and answers, or is gone and says so; never gone with its keys
-/// still there, never answered alive after its keys went.
+/// Keep-alives sent all the time: a lease either lives and answers, or is gone and says so. It is never gone with its
+/// keys still there, and never answered alive after its keys went.
 #[tokio::test]
 async fn a_keep_alive_that_races_with_the_expiry_has_one_outcome() -> Result<()> {
     let dir = tempfile::tempdir()?;

@@ -236,8 +236,8 @@ impl WatchStream {
     }
 
     /// Asks for a progress item for all watchers. It comes once each was told all events up to now. As in etcd there is
-    /// no item without watchers, while a watcher starts in the future, or before a watcher that lost its history to a
-    /// compaction is cancelled.
+    /// no item without watchers, or while a watcher starts in the future. There is none either before a watcher that
+    /// lost its history to a compaction is cancelled.
     pub fn request_progress(&mut self) {
         if self.progress.len() < PROGRESS_REQUESTS_MAX {
             self.progress.push_back(self.node.durable_revision());

@@ -106,8 +106,9 @@ impl Session {
         let revision = self.revision(rev);
         let answer = self.maintenance.hash_kv(HashKvRequest { revision }).await;
         if self.compactions.contains(&revision) {
-            // Until its next restart etcd answers what it hashed during its last ten compactions: over versions that are
-            // gone now, at a cost that grows with the number of keys. eddy hashes what is there, or says that it is gone.
+            // Until its next restart etcd answers what it hashed during its last ten compactions. Those hashes are over
+            // versions that are gone now, at a cost that grows with the number of keys. eddy hashes what is there, or
+            // says that it is gone.
             return Ok(Seen::Done);
         }
         let mut answer = answer?.into_inner();
