@@ -166,7 +166,8 @@ fn entries(c: &mut Criterion) {
     group.finish();
 }
 
-/// A window with so many versions by eight writers in turn, each of which had seen all but that many of the newest.
+/// A window with this many versions by eight writers in turn. Each version's writer had seen all but the newest
+/// `behind` ones.
 fn crowd(versions: u64, behind: u64) -> Window {
     const WRITERS: u64 = 8;
     let origin = |at: u64| Origin { replica: ReplicaId::new(at % WRITERS + 1), birth: Birth::new(1) };

@@ -195,7 +195,7 @@ pub enum ValueKind {
     /// Bytes that do not compress.
     #[default]
     Opaque,
-    /// A Pod of Kubernetes as JSON, about 2 KB, of which an update changes two fields.
+    /// A Pod of Kubernetes as JSON, about 2 KB. An update changes two of its fields.
     Pod,
 }
 

@@ -1,4 +1,4 @@
-//! Who may depend on what, read from the resolved dependency graph: the walls between the crates are real.
+//! Which crate may depend on which, read from the resolved dependency graph: the walls between the crates are real.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -49,7 +49,7 @@ impl Genesis {
         founders
     }
 
-    /// Whose revision spaces are that founder's.
+    /// The ordinal of that founder: it says which revision spaces are the founder's.
     pub fn ordinal_of(&self, id: ReplicaId) -> Option<u16> {
         self.ranked().iter().position(|founder| founder.id == id).and_then(|place| u16::try_from(place).ok())
     }

@@ -13,7 +13,7 @@ pub struct Member {
     pub peer_urls: Vec<String>,
     /// Where clients reach it.
     pub client_urls: Vec<String>,
-    /// Whose revision spaces are its own.
+    /// It says which revision spaces are the member's own.
     pub ordinal: Option<u16>,
     /// Whether it is a learner.
     pub learner: bool,

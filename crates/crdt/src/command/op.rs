@@ -88,7 +88,7 @@ pub struct RangeOp {
     pub range: KeyRange,
     /// At which revision.
     pub at: ReadAt,
-    /// At most so many keys; zero means all.
+    /// The most keys to return; zero means all.
     pub limit: usize,
     /// How to sort; by key and unspecified or ascending costs nothing.
     pub sort: (SortTarget, SortOrder),
@@ -243,7 +243,7 @@ pub enum AlarmKind {
     Unknown(i32),
 }
 
-/// An alarm that is raised, and by whom.
+/// An alarm that is raised, and the member it concerns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Alarm {
     /// The member it concerns.

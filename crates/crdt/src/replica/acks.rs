@@ -17,7 +17,7 @@ pub struct Acks {
     pending: BTreeMap<Origin, Vec<VersionVector>>,
 }
 
-/// Most members of whom acknowledgements wait: as many as there can be members.
+/// Most members whose acknowledgements wait: as many as there can be members.
 const PENDING_MAX: usize = 4096;
 
 impl Acks {

@@ -19,7 +19,7 @@ use crate::words::id::{Dot, Origin};
 use crate::words::key::{Key, Keyspace};
 use crate::words::value::Incarnation;
 
-/// From so many unsettled versions of a key on, those that nobody needs are looked for.
+/// From this many unsettled versions of a key on, the replica looks for versions that nobody needs.
 const THIN_OUT_FROM: usize = 16;
 
 impl Replica {

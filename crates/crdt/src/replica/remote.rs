@@ -44,12 +44,12 @@ struct Planned {
     place: usize,
     outcome: MergeOutcome,
     step: KeyStep,
-    /// In which record stands what the key was; `None` when it was not there.
+    /// The record that says what the key was; `None` when the key was not there.
     number_before: Option<u64>,
 }
 
 impl Planned {
-    /// In which record stands what the key is, once this is done with that record; `None` when it is not there.
+    /// The record that says what the key is, once this is done with record `number`. `None` when the key is not there.
     fn rests_on(&self, number: u64) -> Option<u64> {
         match self.step {
             KeyStep::Nothing => self.number_before,

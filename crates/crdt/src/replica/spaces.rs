@@ -12,7 +12,7 @@ use crate::words::revision::{COUNTER_BITS, Revision};
 /// The spaces that fit into etcd's signed revisions.
 const SPACES_MAX: u64 = 1 << (63 - COUNTER_BITS);
 
-/// A space is left so many revisions before its last one: one entry takes at most two.
+/// The replica leaves a space this many revisions before its last one: one entry takes at most two.
 const RESERVE: u64 = 4;
 
 impl Replica {

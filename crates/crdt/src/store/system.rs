@@ -135,7 +135,7 @@ pub fn lease_ttl(value: &[u8]) -> Option<i64> {
     Some(LeaseValue::decode(value).ok()?.ttl_s)
 }
 
-/// At which replica a lease is kept alive, out of its value.
+/// The replica at which a lease is kept alive, out of the lease's value.
 pub fn lease_owner(value: &[u8]) -> Option<ReplicaId> {
     Some(ReplicaId::new(LeaseValue::decode(value).ok()?.owner))
 }

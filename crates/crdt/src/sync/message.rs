@@ -115,7 +115,8 @@ pub struct AckBatch {
     pub own: VersionVector,
     /// The same of other members, under their births.
     pub acks: Vec<(Origin, VersionVector)>,
-    /// With whom else the sender speaks now, where that changed: it need not be told of what they have.
+    /// The other members that the sender is connected with now, where that changed. It need not be told of what they
+    /// have.
     pub links: Option<Vec<ReplicaId>>,
 }
 

@@ -263,7 +263,7 @@ impl Config {
         }
     }
 
-    /// From which duration on a unary request is logged.
+    /// The duration from which on a unary request is logged.
     pub fn slow_request(&self) -> Duration {
         // etcd has no way to say "always".
         if self.warning_unary_request_duration.is_zero() {

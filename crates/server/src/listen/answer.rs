@@ -91,7 +91,7 @@ async fn drain(mut body: Incoming) {
     }
 }
 
-/// The body of a response, by which service gave it.
+/// The body of a response, by the service that gave it.
 pub(super) enum ResponseBody {
     Grpc(GrpcBody),
     Peer(tonic::body::Body),

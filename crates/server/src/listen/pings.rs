@@ -26,7 +26,7 @@ const PREFACE_LEN: usize = 24;
 /// Bytes of a frame's head.
 const HEAD_LEN: usize = 9;
 
-/// So many pings that come too early are forgiven.
+/// How many pings that come too early are forgiven.
 const STRIKES_MAX: u8 = 2;
 /// The shortest interval while no call is open.
 const MIN_TIME_IDLE: Duration = Duration::from_secs(2 * 3600);
@@ -157,7 +157,7 @@ impl Judge {
 enum End {
     /// Nothing is wrong.
     None,
-    /// The client is to be told. So many bytes of that are sent.
+    /// The client is to be told. This many bytes of that are sent.
     Telling(usize),
     /// It was told, and may read that for as long.
     Told(Pin<Box<Sleep>>),
@@ -170,7 +170,7 @@ pub(super) struct Pings<S> {
     went: Frames,
     judge: Judge,
     end: End,
-    /// Who reads, while a frame is on its way out that must be whole before the goodbye.
+    /// The task that reads, while a frame is on its way out that must be whole before the goodbye.
     reader: Option<Waker>,
 }
 

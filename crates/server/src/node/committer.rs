@@ -78,7 +78,7 @@ impl Drop for Farewell {
         if std::thread::panicking() {
             self.0.stop_writes("the committer failed");
         }
-        // A panic leaves clients in the queue, who would wait in vain.
+        // A panic leaves commands in the queue, and their clients would wait in vain.
         for job in self.0.queue.close_and_empty() {
             job.refuse(self.0.write_error());
         }
@@ -114,7 +114,7 @@ struct After {
 }
 
 impl Applied {
-    /// Room for so many commands.
+    /// Room for this many commands.
     fn with_capacity(commands: usize) -> Self {
         Self {
             replies: Vec::with_capacity(commands),
@@ -435,9 +435,9 @@ pub(crate) type Answer = (oneshot::Sender<CommandResult>, CommandResult);
 /// Up to this many answers are given from outside the runtime.
 const ANSWERS_FROM_OUTSIDE: usize = 4;
 
-/// Answers a group. Each answer wakes a task. From outside the runtime each wake-up takes the lock of the runtime's queue
-/// and may wake a worker. So many answers become one task, which wakes the others from inside. How long that task waited
-/// tells the queue how far the runtime is behind.
+/// Answers a group. Each answer wakes a task. From outside the runtime each wake-up takes the lock of the runtime's
+/// queue and may wake a worker. More answers than `ANSWERS_FROM_OUTSIDE` become one task, which wakes the others from
+/// inside. How long that task waited tells the queue how far the runtime is behind.
 pub(crate) fn answer_all(engine: &Arc<Engine>, answers: Vec<Answer>) {
     let give = |answers| {
         for (reply, result) in answers {

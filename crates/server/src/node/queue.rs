@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_group_waits_for_more_only_while_the_runtime_is_behind() {
         let queue = Queue::default();
-        // How many there are in the end when one more comes in each of the first so many pauses.
+        // How many jobs there are in the end when one more comes in each of the first `coming` pauses.
         let grown = |coming: usize| {
             queue.state.lock().jobs.clear();
             queue.push(job(), 1).unwrap();

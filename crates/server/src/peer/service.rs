@@ -1,4 +1,4 @@
-//! The gRPC service for peers: opening a stream, and asking who this member is.
+//! The gRPC service for peers: opening a stream, and asking this member for its identity.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -77,7 +77,7 @@ impl PeerApi for PeerService {
 }
 
 impl Peers {
-    /// Answers a member that starts: who this member is, and what it knows of the asker.
+    /// Answers a member that starts: this member's identity, and what it knows of the asker.
     pub(crate) fn meet(&self, request: &MeetRequest) -> MeetResponse {
         let identity = self.node.identity();
         let members = self.node.members();

@@ -38,7 +38,7 @@ const POLL_BYTES: usize = 256 << 10;
 /// About how many bytes one chunk of a snapshot carries.
 const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 
-/// While this many messages wait for the network, no more are read. A peer that reads never causes so many.
+/// While this many messages wait for the network, no more are read. A peer that reads never causes this many.
 const ANSWERS_MAX: usize = 4096;
 
 /// How soon the session looks for something to acknowledge or to forward, when there is nothing urgent to send.

@@ -14,7 +14,7 @@ use crate::support::free_ports;
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// Its entries wait, nothing settles, and the operator is told for whom.
+/// Entries for the absent member wait, nothing settles, and the operator is told which member is away.
 #[tokio::test]
 async fn a_member_that_is_away_is_shown_as_such_with_its_name() -> Result<()> {
     let mut cluster = Cluster::start(3).await?;

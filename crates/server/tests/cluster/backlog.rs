@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, Replica, Setup};
 /// Bytes of a value.
 const VALUE: usize = 256;
 
-/// Puts so many values to one key that no compression makes smaller; the last one is text.
+/// Puts values to one key, `times` of them, that no compression makes smaller. The last one is text.
 async fn overwrite(replica: &Replica, times: usize, last: &str) -> Result<()> {
     let mut random = SmallRng::seed_from_u64(times as u64);
     let values = (0..times).map(|_| {

@@ -57,7 +57,7 @@ pub struct Setup<'a> {
 }
 
 impl Cluster {
-    /// Starts so many replicas with a static list of members, and waits until all serve.
+    /// Starts `size` replicas with a static list of members, and waits until all serve.
     pub async fn start(size: usize) -> Result<Cluster> {
         Cluster::with(size, Setup::default()).await
     }

@@ -62,7 +62,7 @@ async fn garbage_ends_the_session_and_is_logged_once() -> Result<()> {
     goes_on(&cluster, &fake).await
 }
 
-/// Before a peer has said who it is, little of what it sends is taken in.
+/// Before a peer has greeted, little of what it sends is taken in.
 #[tokio::test]
 async fn a_long_first_message_is_not_taken_in() -> Result<()> {
     let cluster = Cluster::start(3).await?;

@@ -1,4 +1,4 @@
-//! Revisions say whose they are.
+//! Revisions say which replica they belong to.
 
 use std::process::Command;
 
@@ -135,7 +135,7 @@ async fn what_a_removed_member_never_told_can_be_rescued_from_its_disk() -> Resu
     for relay in &cluster.relays {
         relay.heal();
     }
-    // Whoever has not heard of the removal takes what it writes, and passes it on.
+    // A member that has not heard of the removal takes what the removed one writes, and passes it on.
     eventually("all know of the removal", || async {
         let members = cluster.replicas[1].members().await?;
         ensure!(members.len() == 2, "{members:?}");

@@ -17,7 +17,7 @@ use crate::model::{Ack, COUNTER, Round, Watched};
 const KEYS: u32 = 24;
 /// Leases outlive the test; that they end at their time is tested elsewhere.
 const TTL: i64 = 3600;
-/// A compaction keeps at least so many revisions for watchers that are behind.
+/// A compaction keeps at least this many revisions for watchers that are behind.
 const KEEP: i64 = 300;
 
 /// The notes of all clients of one life of the server.

@@ -76,7 +76,7 @@ fn revision(event: &Event) -> i64 {
 }
 
 impl Model {
-    /// A model of an empty data dir with so many watchers.
+    /// A model of an empty data dir with this many watchers.
     pub fn new(watchers: usize) -> Model {
         Model { resume: vec![1; watchers], compacted: 0, ..Model::default() }
     }

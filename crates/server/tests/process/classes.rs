@@ -69,7 +69,7 @@ fn every_flag_of_etcd_is_in_the_table_once() {
     println!("{works} work, {warns} warn ({} of them removed from etcd), {refused} are refused", removed.len());
 }
 
-/// The lines of each field in the debug output of a struct whose fields are indented so far.
+/// The lines of each field in the debug output of a struct whose fields are indented by `indent`.
 fn fields(text: &str, indent: usize) -> BTreeMap<String, String> {
     let mut fields: BTreeMap<String, String> = BTreeMap::new();
     let mut name = String::new();

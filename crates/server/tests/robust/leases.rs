@@ -81,8 +81,8 @@ async fn next_delete(events: &mut Streaming<WatchResponse>) -> Result<i64> {
     }
 }
 
-/// Beside other writers a revoke shares its flush with writes that come after it. Who watches from the revision of its answer
-/// must see the deletes all the same.
+/// Beside other writers a revoke shares its flush with writes that come after it. A client that watches from the
+/// revision of the revoke's answer must see the deletes all the same.
 #[tokio::test]
 async fn answers_of_leases_carry_the_revision_at_which_they_were_applied() -> Result<()> {
     const REVOKES: usize = 200;

@@ -45,7 +45,7 @@ async fn until_no_watchers(server: &Server) -> Result<()> {
 #[tokio::test]
 async fn a_watch_that_is_never_read_holds_up_nobody_and_costs_a_buffer() -> Result<()> {
     const VALUE: usize = 128 << 10;
-    /// So many writes are kept as history between two compactions: 8 MB.
+    /// This many writes are kept as history between two compactions: 8 MB.
     const KEEP: usize = 64;
     let dir = tempfile::tempdir()?;
     let (server, client) = serve(dir.path()).await?;

@@ -40,8 +40,8 @@ struct Station {
     before: Option<Recorded>,
 }
 
-/// What a key was before the first that followed so many versions. Not what it was after the last of these: other versions,
-/// which settled and left the log earlier, may have come between.
+/// What a key was before the first station that followed `count` versions. That is not what the key was after the last
+/// of these. Other versions, which settled and left the log earlier, may have come between.
 fn base_after(stations: Vec<Station>, count: usize) -> Option<Recorded> {
     let mut versions = 0;
     for station in stations {

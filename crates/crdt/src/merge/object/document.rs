@@ -60,7 +60,7 @@ impl From<AutomergeError> for DocumentError {
 /// A flat document in which every version is one change.
 pub struct Document {
     doc: Automerge,
-    /// Whose change it is, as the caller numbers writers; the base is nobody's.
+    /// The writer of each change, as the caller numbers writers. The base has none.
     writers: HashMap<ChangeHash, usize>,
 }
 

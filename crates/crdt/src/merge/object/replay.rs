@@ -110,7 +110,7 @@ impl<'a> Replay<'a> {
         Ok(Self { schema, document, base, base_point, replayed: vec![], touched: BTreeSet::new(), leaves })
     }
 
-    /// Replays the versions, of which `objects` tells what is not the same in all.
+    /// Replays the versions. `objects` tells what is not the same in all of them.
     fn run(&mut self, versions: &[&(&Version, Cow<'_, Object>)], objects: &[Json]) -> Result<(), DocumentError> {
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
         let graph = Graph::of(&plain);

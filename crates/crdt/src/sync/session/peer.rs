@@ -22,7 +22,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// What `replica` knows of that id. One that has no members at all is about to join: it takes whom it finds.
+    /// What `replica` knows of that id. A replica that has no members at all is about to join: it takes any peer.
     pub fn of(replica: &Replica, id: ReplicaId) -> Self {
         let mut any = false;
         for member in replica.members() {

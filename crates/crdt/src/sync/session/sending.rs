@@ -25,8 +25,8 @@ impl Session {
         self.outgoing.offered = Some(seq);
     }
 
-    /// Whether [`Self::poll`] has something to do that should not wait for [`Self::next_ms`]; cheap to ask. `own` is where
-    /// this replica's entries come from, of which those up to `offered` are marked as offered.
+    /// Whether [`Self::poll`] has something to do that should not wait for [`Self::next_ms`]; cheap to ask. `own` is
+    /// the origin of this replica's entries. Those up to `offered` are marked as offered.
     pub fn is_urgent(&self, own: Origin, offered: u64, durable: &VersionVector) -> bool {
         let max_bytes = self.exchange.tuning().in_flight_bytes;
         self.stage != Stage::Open

@@ -13,7 +13,7 @@ use super::support::*;
 use crate::node::{NodeError, NodeState, start};
 use crate::storage::faulty::{Disk, Fault};
 
-/// Polls until the queue holds so many jobs; the committer is known to be stuck meanwhile.
+/// Polls until the condition holds, for instance of the queue's length. The committer is known to be stuck meanwhile.
 async fn until(condition: impl Fn() -> bool) {
     while !condition() {
         tokio::task::yield_now().await;

@@ -172,7 +172,7 @@ pub(super) fn gated(disk: &Disk) -> (Handle, Gate) {
     (start(Box::new(journal), options()).unwrap(), gate)
 }
 
-/// A node of a cluster of two, and what the other of them wrote: so many keys, an entry each.
+/// A node of a cluster of two, and what the other member wrote: `count` keys, an entry each.
 pub(super) fn with_news(disk: &Disk, count: usize) -> (Handle, Input) {
     let founder = |id: ReplicaId| Founder { id, name: id.to_string(), peer_urls: vec![] };
     let other = Identity { replica: ReplicaId::new(1), ..identity() };
