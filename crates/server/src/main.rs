@@ -16,8 +16,7 @@ fn main() -> ExitCode {
     let invocation = match cli::parse(args, env) {
         Ok(cli::Action::Serve(invocation)) => invocation,
         Ok(cli::Action::Print(text)) => {
-            print!("{text}");
-            return ExitCode::SUCCESS;
+            return command::say(&text).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
         }
         Err(err @ cli::CliError::Usage(_)) => {
             eprint!("{err}");

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use eddy_proto::admin::LeapRequest;
 
-use super::Access;
+use super::access::{Access, admin};
+use super::output::say;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct LeapArgs {
@@ -17,9 +18,10 @@ pub(super) struct LeapArgs {
 pub(super) async fn run(args: &LeapArgs) -> anyhow::Result<ExitCode> {
     let dialer = args.access.dialer()?;
     for url in args.access.urls()? {
-        let mut admin = super::admin(&dialer, &url).await?;
+        let mut admin = admin(&dialer, &url).await?;
         let answer = admin.leap(LeapRequest {}).await.map_err(|status| anyhow::anyhow!("{}", status.message()));
-        println!("{url}: revision {}", answer.with_context(|| url.to_string())?.into_inner().revision);
+        let revision = answer.with_context(|| url.to_string())?.into_inner().revision;
+        say(&format!("{url}: revision {revision}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use eddy_proto::admin::{Equality, PeerStatus, StatusRequest, StatusResponse};
 
-use super::Access;
+use super::access::{Access, admin};
+use super::output::say;
 use crate::admin::json;
 
 /// How long a replica may take to answer.
@@ -28,7 +29,7 @@ pub(super) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let mut answers = Vec::new();
     for url in args.access.urls()? {
         let ask = async {
-            let mut admin = super::admin(&dialer, &url).await?;
+            let mut admin = admin(&dialer, &url).await?;
             let answer = admin.status(StatusRequest {}).await;
             answer.map(tonic::Response::into_inner).map_err(|status| anyhow::anyhow!("{}", status.message()))
         };
@@ -47,12 +48,12 @@ pub(super) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
                 Err(error) => serde_json::json!({ "endpoint": url, "error": error }),
             })
             .collect();
-        println!("{}", serde_json::to_string_pretty(&list)?);
+        say(&format!("{}\n", serde_json::to_string_pretty(&list)?))?;
     } else {
         for (url, answer) in &answers {
             match answer {
-                Ok(status) => print!("{}", table(url, status)),
-                Err(error) => println!("{url}: {error}"),
+                Ok(status) => say(&table(url, status))?,
+                Err(error) => say(&format!("{url}: {error}\n"))?,
             }
         }
     }

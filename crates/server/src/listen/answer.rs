@@ -14,8 +14,8 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 use tower::Service;
 
-use super::conn::{Peer, Setup};
 use super::opening::Opening;
+use super::setup::{Peer, Setup};
 use crate::api::status;
 use crate::grpc::GrpcBody;
 use crate::http::{self as endpoints, HttpRequest, Surface};

@@ -5,6 +5,7 @@ mod calls;
 mod conn;
 mod opening;
 mod pings;
+mod setup;
 mod sniff;
 
 use std::io;
@@ -26,7 +27,7 @@ use crate::limits;
 use crate::metrics::Metrics;
 use crate::tls::{self, Side, TlsError};
 
-pub use conn::{ClientServices, ConnLimits, Peer, Services};
+pub use setup::{ClientServices, ConnLimits, Peer, Services};
 
 /// Connections that the kernel keeps for us until they are accepted; Go asks for the system's maximum too.
 const BACKLOG: u32 = 4096;
@@ -248,7 +249,7 @@ async fn accept_loop(
     tracker: TaskTracker,
 ) {
     let address = listener.local();
-    let setup = Arc::new(conn::Setup {
+    let setup = Arc::new(setup::Setup {
         tls: listener.tls,
         plain: listener.plain,
         grpc: listener.grpc,

@@ -2,69 +2,18 @@
 //! typed field for each metric. The parts set the fields; `/metrics` prints them.
 
 pub mod process;
+mod register;
 pub mod rpc;
 
-use prometheus::core::Collector;
 use prometheus::{
-    Encoder, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 
+pub use self::register::MetricsError;
+use self::register::Register;
 use crate::config::Config;
 use crate::config::gates::GATES;
 use crate::version::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
-
-/// A metric could not be registered: its name is malformed or repeated, a mistake in this module.
-#[derive(Debug, thiserror::Error)]
-#[error("metrics: {0}")]
-pub struct MetricsError(#[from] prometheus::Error);
-
-struct Register<'a>(&'a Registry);
-
-impl Register<'_> {
-    fn add<C: Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> Result<C, MetricsError> {
-        let collector = collector?;
-        self.0.register(Box::new(collector.clone()))?;
-        Ok(collector)
-    }
-    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, MetricsError> {
-        self.add(IntCounter::new(name, help))
-    }
-    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, MetricsError> {
-        self.add(IntGauge::new(name, help))
-    }
-    fn float(&self, name: &str, help: &str) -> Result<Gauge, MetricsError> {
-        self.add(Gauge::new(name, help))
-    }
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, MetricsError> {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels))
-    }
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, MetricsError> {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
-    }
-    /// etcd's buckets: `start`, doubled `count - 1` times.
-    fn seconds(&self, name: &str, help: &str, start: f64, count: usize) -> Result<Histogram, MetricsError> {
-        let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
-        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets)))
-    }
-    fn seconds_each(
-        &self,
-        name: &str,
-        help: &str,
-        start: f64,
-        count: usize,
-        labels: &[&str],
-    ) -> Result<HistogramVec, MetricsError> {
-        let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
-        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels))
-    }
-    /// Two histograms in etcd's buckets: first for failures, then for successes.
-    fn succeeded(&self, name: &str, help: &str, start: f64, count: usize) -> Result<[Histogram; 2], MetricsError> {
-        let buckets = prometheus::exponential_buckets(start, 2.0, count)?;
-        let vec = self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &["success"]))?;
-        Ok(["false", "true"].map(|success| vec.with_label_values(&[success])))
-    }
-}
 
 /// The kinds of `eddy_peer_alarm`.
 pub(crate) const PEER_ALARM_KINDS: [&str; 3] = ["clock", "below-floor", "away"];
@@ -101,7 +50,7 @@ macro_rules! metrics {
             /// Never with the names in this module.
             pub fn new(extensive: bool) -> Result<Metrics, MetricsError> {
                 let registry = Registry::new();
-                let register = Register(&registry);
+                let register = Register::new(&registry);
                 $(let $field = register.$method($name, $help $(, $arg)*)?;)*
                 let process = process::Process::register(&register)?;
                 let rpc = rpc::RpcMetrics::register(&register, extensive)?;

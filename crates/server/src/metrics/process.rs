@@ -5,7 +5,7 @@ use std::fs;
 
 use prometheus::Gauge;
 
-use super::{MetricsError, Register};
+use super::register::{MetricsError, Register};
 use crate::limits;
 
 /// Kernel time unit in `/proc`: USER_HZ, 100 on every Linux ABI that Rust supports.

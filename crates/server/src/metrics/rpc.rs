@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec};
 use tonic::Code;
 
-use super::{MetricsError, Register};
+use super::register::{MetricsError, Register};
 
 /// Shape of an RPC, with the label value that goes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -56,6 +56,19 @@ async fn ping(server: &Server, with_call: bool) -> Result<Option<(u32, String)>>
     Ok(None)
 }
 
+/// As in `eddy --help | head -1`, where the reader has gone before all is written.
+#[test]
+fn a_closed_pipe_is_no_panic() -> Result<()> {
+    for args in [&["--help"][..], &["status", "--endpoints", "http://127.0.0.1:1"]] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let output = std::process::Command::new(eddy()).args(args).stdout(writer).output()?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.code().is_some() && !told.contains("panicked"), "{args:?}: {}: {told}", output.status);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_client_that_pings_too_often_is_told_so_and_closed() -> Result<()> {
     let too_many = Some((0xb, "too_many_pings".to_owned()));
