@@ -54,7 +54,7 @@ fn check(swept: bool) {
             let [at, hash, compacted]: [i64; 3] =
                 answer.split(' ').map(|n| n.parse().unwrap()).collect::<Vec<_>>().try_into().unwrap();
             assert_eq!(replica.compacted().map_or(-1, eddy_crdt::Revision::get), compacted, "line {}", place + 1);
-            let (ours, revision) = replica.hash_kv(at).unwrap();
+            let (ours, revision) = replica.hash_kv(Some(eddy_crdt::Revision::new(at))).unwrap();
             assert_eq!((i64::from(ours), revision.get()), (hash, at), "line {}: revision {at}", place + 1);
             hashes += 1;
         } else if line != "restart" {

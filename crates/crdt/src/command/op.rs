@@ -30,9 +30,11 @@ pub enum ReadAt {
     /// At the newest one.
     #[default]
     Latest,
-    /// At this one. Negative numbers keep etcd's two readings: a plain range takes them as "latest", the check of a
+    /// At this one.
+    Revision(Revision),
+    /// At a negative number, which etcd reads in two ways: a plain range as the newest revision, the check of a
     /// transaction as a revision that may be compacted.
-    Revision(i64),
+    Negative(i64),
 }
 
 /// By what a range is sorted.
@@ -61,17 +63,17 @@ pub enum SortOrder {
     Descend,
 }
 
-/// Bounds on revisions of the keys in a result; zero means no bound, as on the wire.
+/// Bounds on revisions of the keys in a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RevisionBounds {
     /// Lowest mod revision.
-    pub min_mod: i64,
+    pub min_mod: Option<Revision>,
     /// Highest mod revision.
-    pub max_mod: i64,
+    pub max_mod: Option<Revision>,
     /// Lowest create revision.
-    pub min_create: i64,
+    pub min_create: Option<Revision>,
     /// Highest create revision.
-    pub max_create: i64,
+    pub max_create: Option<Revision>,
 }
 
 impl RevisionBounds {
@@ -88,8 +90,8 @@ pub struct RangeOp {
     pub range: KeyRange,
     /// At which revision.
     pub at: ReadAt,
-    /// The most keys to return; zero means all.
-    pub limit: usize,
+    /// The most keys to answer with; none for all.
+    pub limit: Option<usize>,
     /// How to sort; by key and unspecified or ascending costs nothing.
     pub sort: (SortTarget, SortOrder),
     /// Only count.
@@ -108,7 +110,7 @@ impl RangeOp {
         Self {
             range,
             at: ReadAt::Latest,
-            limit: 0,
+            limit: None,
             sort: (SortTarget::Key, SortOrder::Unspecified),
             count_only: false,
             keys_only: false,

@@ -174,13 +174,13 @@ impl Replica {
         self.state.history.commits(&self.state.index, from, to, limit)
     }
 
-    /// The hash that etcd's HashKV gives at that revision (zero: now), with the revision it was taken at.
+    /// The hash that etcd's HashKV gives at that revision (none: now), with the revision it was taken at.
     ///
     /// # Errors
     /// When the revision is compacted or yet to come.
-    pub fn hash_kv(&self, at: i64) -> Result<(u32, Revision), Refusal> {
+    pub fn hash_kv(&self, at: Option<Revision>) -> Result<(u32, Revision), Refusal> {
         let State { revision, compacted, index, .. } = &self.state;
-        let at = if at == 0 { *revision } else { Revision::new(at) };
+        let at = at.unwrap_or(*revision);
         if at.get() > 0 && (Some(at) < *compacted || self.is_foreign(at, *revision)) {
             return Err(Refusal::Compacted);
         }

@@ -8,13 +8,14 @@ use crate::command::event::{Commit, Event};
 use crate::command::notice::{MergeReport, Notice};
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Record};
 use crate::merge::outcome::{self, MergeOutcome};
+use crate::merge::rules::Rules;
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::log::Logged;
 use crate::replica::turn::Turn;
 use crate::store::history::ChangedKeys;
 use crate::store::state::Position;
-use crate::words::id::{Birth, Origin, ReplicaId};
+use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
 use crate::words::value::Live;
@@ -37,6 +38,26 @@ enum KeyStep {
     Delete,
     /// One incarnation of it ends and another begins.
     Replace,
+}
+
+impl KeyStep {
+    /// What leads from what the key was to what it becomes by a change.
+    fn between(rules: &Rules, change: &Change, before: Option<&Live>, outcome: &MergeOutcome) -> Self {
+        match (before, &outcome.live) {
+            (None, None) => Self::Nothing,
+            (before, after) if before == after.as_ref() => Self::Nothing,
+            (_, None) => Self::Delete,
+            (Some(before), Some(after)) => {
+                // Without a merge it is what the writer's own clients saw, and no client moves a pod.
+                let replaces = match outcome.rule {
+                    Some(_) => outcome::replaces(rules, change.keyspace, &change.key, before, after),
+                    None => before.incarnation != after.incarnation,
+                };
+                if replaces { Self::Replace } else { Self::Put }
+            }
+            (None, Some(_)) => Self::Put,
+        }
+    }
 }
 
 /// A net change, with what the key becomes.
@@ -244,44 +265,35 @@ impl Replica {
             let Some(window) = windows.add(change.keyspace, &change.key, version) else { continue };
             let outcome = window.outcome(&rules, change.keyspace, &change.key);
             let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
-            let step = match (&before, &outcome.live) {
-                (None, None) => KeyStep::Nothing,
-                (before, after) if before == after => KeyStep::Nothing,
-                (_, None) => KeyStep::Delete,
-                (Some(before), Some(after)) => {
-                    // Without a merge it is what the writer's own clients saw, and no client moves a pod.
-                    let replaces = match outcome.rule {
-                        Some(_) => outcome::replaces(&rules, change.keyspace, &change.key, before, after),
-                        None => before.incarnation != after.incarnation,
-                    };
-                    if replaces { KeyStep::Replace } else { KeyStep::Put }
-                }
-                (None, Some(_)) => KeyStep::Put,
-            };
-            if let Some(rule) = outcome.rule {
-                let report = MergeReport {
-                    keyspace: change.keyspace,
-                    key: change.key.clone(),
-                    dot: head.dot,
-                    revision: match step {
-                        _ if change.keyspace == Keyspace::System => None,
-                        KeyStep::Nothing => None,
-                        KeyStep::Put | KeyStep::Delete => Some(self.state.revision.next()),
-                        // Behind the delete of what was there.
-                        KeyStep::Replace => Some(self.state.revision.next().next()),
-                    },
-                    rule,
-                    given_up: outcome.given_up.clone(),
-                };
-                self.merges.push_back(report.clone());
-                if self.merges.len() > RECENT_MERGES {
-                    self.merges.pop_front();
-                }
-                turn.effects.notices.push(Notice::Merged(report));
-            }
+            let step = KeyStep::between(&rules, change, before.as_ref(), &outcome);
+            self.report_merge(turn, head.dot, change, step, &outcome);
             planned.push(Planned { place, outcome, step, number_before });
         }
         planned
+    }
+
+    /// Tells of a merge, where the outcome is one.
+    fn report_merge(&mut self, turn: &mut Turn, dot: Dot, change: &Change, step: KeyStep, outcome: &MergeOutcome) {
+        let Some(rule) = outcome.rule else { return };
+        let report = MergeReport {
+            keyspace: change.keyspace,
+            key: change.key.clone(),
+            dot,
+            revision: match step {
+                _ if change.keyspace == Keyspace::System => None,
+                KeyStep::Nothing => None,
+                KeyStep::Put | KeyStep::Delete => Some(self.state.revision.next()),
+                // Behind the delete of what was there.
+                KeyStep::Replace => Some(self.state.revision.next().next()),
+            },
+            rule,
+            given_up: outcome.given_up.clone(),
+        };
+        self.merges.push_back(report.clone());
+        if self.merges.len() > RECENT_MERGES {
+            self.merges.pop_front();
+        }
+        turn.effects.notices.push(Notice::Merged(report));
     }
 
     /// Does what is planned, marks what the changes gave, and tells the revision and what the changes do not say.

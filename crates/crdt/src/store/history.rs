@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use crate::command::event::{Commit, Event, EventKind};
-use crate::command::op::KeyValue;
 use crate::store::index::{Index, KeyVersion};
 use crate::words::key::Key;
 use crate::words::revision::Revision;
@@ -87,15 +86,7 @@ fn commit(index: &Index, revision: Revision, keys: &ChangedKeys) -> Commit {
 pub fn event(key: &Key, prev: Option<&KeyVersion>, version: &KeyVersion) -> Event {
     let prev = prev.and_then(|prev| prev.to_key_value(key));
     if let Some(kv) = version.to_key_value(key) {
-        return Event { kind: EventKind::Put, kv, prev };
+        return Event { kind: EventKind::Put(kv), prev };
     }
-    let kv = KeyValue {
-        key: key.clone(),
-        value: bytes::Bytes::new(),
-        create_revision: Revision::new(0),
-        mod_revision: version.revision,
-        version: 0,
-        lease: None,
-    };
-    Event { kind: EventKind::Delete, kv, prev }
+    Event { kind: EventKind::Delete { key: key.clone(), revision: version.revision }, prev }
 }

@@ -36,11 +36,12 @@ impl View<'_> {
     pub fn check(&self, at: ReadAt) -> Result<(), Refusal> {
         match at {
             ReadAt::Latest => Ok(()),
-            ReadAt::Revision(at) if self.is_foreign(Revision::new(at)) => Err(Refusal::Compacted),
-            ReadAt::Revision(at) if Revision::new(at) > self.current => Err(Refusal::FutureRevision),
+            ReadAt::Revision(at) if self.is_foreign(at) => Err(Refusal::Compacted),
+            ReadAt::Revision(at) if at > self.current => Err(Refusal::FutureRevision),
+            ReadAt::Revision(at) if Some(at) < self.compacted => Err(Refusal::Compacted),
             // etcd counts its last compaction from -1.
-            ReadAt::Revision(at) if at < self.compacted.map_or(-1, Revision::get) => Err(Refusal::Compacted),
-            ReadAt::Revision(_) => Ok(()),
+            ReadAt::Negative(at) if self.compacted.is_some() || at < -1 => Err(Refusal::Compacted),
+            ReadAt::Revision(_) | ReadAt::Negative(_) => Ok(()),
         }
     }
 
@@ -50,10 +51,10 @@ impl View<'_> {
     /// When the revision is yet to come, or compacted.
     pub fn range(&self, op: &RangeOp) -> Result<RangeReply, Refusal> {
         let at = match op.at {
-            ReadAt::Revision(at) if self.is_foreign(Revision::new(at)) => return Err(Refusal::Compacted),
-            ReadAt::Revision(at) if Revision::new(at) > self.current => return Err(Refusal::FutureRevision),
-            ReadAt::Revision(at) if at > 0 => Revision::new(at),
-            ReadAt::Latest | ReadAt::Revision(_) => self.current,
+            ReadAt::Revision(at) if self.is_foreign(at) => return Err(Refusal::Compacted),
+            ReadAt::Revision(at) if at > self.current => return Err(Refusal::FutureRevision),
+            ReadAt::Revision(at) => at,
+            ReadAt::Latest | ReadAt::Negative(_) => self.current,
         };
         if Some(at) < self.compacted {
             return Err(Refusal::Compacted);
@@ -66,10 +67,10 @@ impl View<'_> {
 
         // A limit cuts before sorting only where the order is the store's own; one more tells that there is more.
         let by_key_order = op.sort.1 == SortOrder::Unspecified || op.sort == (SortTarget::Key, SortOrder::Ascend);
-        let fetch = if by_key_order && op.bounds.is_empty() && op.limit > 0 { op.limit.saturating_add(1) } else { 0 };
+        let cut = op.limit.filter(|_| by_key_order && op.bounds.is_empty());
         let without_lease = op.keys_only && op.sort.0 != SortTarget::Value;
         let mut kvs: Vec<KeyValue> = Vec::new();
-        for (key, version) in found.by_ref().take(if fetch > 0 { fetch } else { usize::MAX }) {
+        for (key, version) in found.by_ref().take(cut.map_or(usize::MAX, |limit| limit.saturating_add(1))) {
             let Some(mut kv) = version.to_key_value(key) else { continue };
             if without_lease {
                 kv.lease = None;
@@ -83,10 +84,8 @@ impl View<'_> {
             kvs.retain(|kv| within(&op.bounds, kv));
         }
         sort(&mut kvs, op.sort);
-        let more = op.limit > 0 && kvs.len() > op.limit;
-        if more {
-            kvs.truncate(op.limit);
-        }
+        let more = op.limit.is_some_and(|limit| kvs.len() > limit);
+        kvs.truncate(op.limit.unwrap_or(usize::MAX));
         if op.keys_only {
             for kv in &mut kvs {
                 kv.value.clear();
@@ -141,8 +140,8 @@ fn relates(ordering: Ordering, result: CompareResult) -> bool {
 }
 
 fn within(bounds: &RevisionBounds, kv: &KeyValue) -> bool {
-    let inside = |revision: Revision, min: i64, max: i64| {
-        (min == 0 || revision.get() >= min) && (max == 0 || revision.get() <= max)
+    let inside = |revision: Revision, min: Option<Revision>, max: Option<Revision>| {
+        min.is_none_or(|min| revision >= min) && max.is_none_or(|max| revision <= max)
     };
     inside(kv.mod_revision, bounds.min_mod, bounds.max_mod)
         && inside(kv.create_revision, bounds.min_create, bounds.max_create)

@@ -73,20 +73,12 @@ impl Naive {
             }
             // etcd looks up what was there at the revision before, not what the same transaction wrote.
             let before = self.versions[..place].iter().rfind(|v| v.key == version.key && v.revision < version.revision);
-            let deleted = KeyValue {
-                key: version.key.clone(),
-                value: Bytes::new(),
-                create_revision: Revision::new(0),
-                mod_revision: Revision::new(version.revision),
-                version: 0,
-                lease: None,
-            };
-            let event = Event {
-                kind: if version.kv.is_some() { EventKind::Put } else { EventKind::Delete },
-                kv: version.kv.clone().unwrap_or(deleted),
-                prev: before.and_then(|v| v.kv.clone()),
-            };
             let revision = Revision::new(version.revision);
+            let kind = match &version.kv {
+                Some(kv) => EventKind::Put(kv.clone()),
+                None => EventKind::Delete { key: version.key.clone(), revision },
+            };
+            let event = Event { kind, prev: before.and_then(|v| v.kv.clone()) };
             match commits.last_mut() {
                 Some(last) if last.revision == revision => last.events.push(event),
                 _ => commits.push(Commit { revision, events: [event].into_iter().collect() }),
@@ -230,13 +222,12 @@ impl Naive {
     fn check(&self, txn: &Txn) -> Result<(), Refusal> {
         for op in self.chosen(txn) {
             match op {
-                Op::Range(RangeOp { at: ReadAt::Revision(at), .. }) if *at > self.revision => {
-                    return Err(Refusal::FutureRevision);
-                }
-                Op::Range(RangeOp { at: ReadAt::Revision(at), .. }) if *at < self.compacted => {
-                    return Err(Refusal::Compacted);
-                }
-                Op::Range(_) | Op::Delete(_) => {}
+                Op::Range(op) => match number(op.at) {
+                    Some(at) if at > self.revision => return Err(Refusal::FutureRevision),
+                    Some(at) if at < self.compacted => return Err(Refusal::Compacted),
+                    _ => {}
+                },
+                Op::Delete(_) => {}
                 Op::Put(op) => self.check_put(op)?,
                 Op::Txn(txn) => self.check(txn)?,
             }
@@ -292,9 +283,9 @@ impl Naive {
 
     /// A range as etcd answers it when `current` is the newest revision.
     pub fn range(&self, op: &RangeOp, current: i64) -> Result<RangeReply, Refusal> {
-        let at = match op.at {
-            ReadAt::Revision(at) if at > current => return Err(Refusal::FutureRevision),
-            ReadAt::Revision(at) if at > 0 => at,
+        let at = match number(op.at) {
+            Some(at) if at > current => return Err(Refusal::FutureRevision),
+            Some(at) if at > 0 => at,
             _ => current,
         };
         if at < self.compacted {
@@ -308,16 +299,17 @@ impl Naive {
         }
         let b = op.bounds;
         let plain = matches!(op.sort, (_, SortOrder::Unspecified) | (SortTarget::Key, SortOrder::Ascend));
-        if plain && b.is_empty() && op.limit > 0 {
-            kvs.truncate(op.limit.saturating_add(1));
+        let limit = op.limit.unwrap_or(usize::MAX);
+        if plain && b.is_empty() {
+            kvs.truncate(limit.saturating_add(1));
         }
         if !op.total_count {
             count = kvs.len() as i64;
         }
-        kvs.retain(|kv| b.max_mod == 0 || kv.mod_revision.get() <= b.max_mod);
-        kvs.retain(|kv| b.min_mod == 0 || kv.mod_revision.get() >= b.min_mod);
-        kvs.retain(|kv| b.max_create == 0 || kv.create_revision.get() <= b.max_create);
-        kvs.retain(|kv| b.min_create == 0 || kv.create_revision.get() >= b.min_create);
+        kvs.retain(|kv| b.max_mod.is_none_or(|max| kv.mod_revision <= max));
+        kvs.retain(|kv| b.min_mod.is_none_or(|min| kv.mod_revision >= min));
+        kvs.retain(|kv| b.max_create.is_none_or(|max| kv.create_revision <= max));
+        kvs.retain(|kv| b.min_create.is_none_or(|min| kv.create_revision >= min));
         match op.sort.0 {
             SortTarget::Key => kvs.sort_by_key(|kv| kv.key.clone()),
             SortTarget::Version => kvs.sort_by_key(|kv| kv.version),
@@ -336,10 +328,8 @@ impl Naive {
                 SortTarget::Value => stable_runs(&mut kvs, |kv| kv.value.clone()),
             }
         }
-        let more = op.limit > 0 && kvs.len() > op.limit;
-        if more {
-            kvs.truncate(op.limit);
-        }
+        let more = kvs.len() > limit;
+        kvs.truncate(limit);
         for kv in &mut kvs {
             if op.keys_only {
                 kv.value = Bytes::new();
@@ -347,6 +337,15 @@ impl Naive {
             }
         }
         Ok(RangeReply { revision, kvs, more, count })
+    }
+}
+
+/// The number that a client gave for the revision.
+fn number(at: ReadAt) -> Option<i64> {
+    match at {
+        ReadAt::Latest => None,
+        ReadAt::Revision(at) => Some(at.get()),
+        ReadAt::Negative(at) => Some(at),
     }
 }
 

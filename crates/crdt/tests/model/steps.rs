@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use eddy_crdt::{
     Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, KeyRange, LeaseId, Op, PutLease, PutOp,
-    PutValue, RangeOp, ReadAt, ReplicaId, RevisionBounds, SortOrder, SortTarget, Txn,
+    PutValue, RangeOp, ReadAt, ReplicaId, Revision, RevisionBounds, SortOrder, SortTarget, Txn,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -114,17 +114,26 @@ fn delete(rng: &mut SmallRng) -> DeleteOp {
 fn range(rng: &mut SmallRng) -> RangeOp {
     let targets = [SortTarget::Key, SortTarget::Version, SortTarget::Create, SortTarget::Mod, SortTarget::Value];
     let orders = [SortOrder::Unspecified, SortOrder::Ascend, SortOrder::Descend];
-    let mut bound = || if rng.random_bool(0.1) { revision(rng) } else { 0 };
+    let mut bound = || rng.random_bool(0.1).then(|| Revision::new(revision(rng)));
     let bounds = RevisionBounds { min_mod: bound(), max_mod: bound(), min_create: bound(), max_create: bound() };
     RangeOp {
         range: key_range(rng),
-        at: if rng.random() { ReadAt::Latest } else { ReadAt::Revision(revision(rng)) },
-        limit: *[0, 0, 1, 2, 3, usize::MAX].choose(rng).expect("some"),
+        at: if rng.random() { ReadAt::Latest } else { read_at(revision(rng)) },
+        limit: *[None, None, Some(1), Some(2), Some(3), Some(usize::MAX)].choose(rng).expect("some"),
         sort: (*targets.choose(rng).expect("some"), *orders.choose(rng).expect("some")),
         count_only: rng.random_bool(0.1),
         keys_only: rng.random_bool(0.2),
         bounds,
         total_count: rng.random_bool(0.8),
+    }
+}
+
+/// A revision as a client names it.
+pub fn read_at(revision: i64) -> ReadAt {
+    match revision {
+        0 => ReadAt::Latest,
+        at @ ..0 => ReadAt::Negative(at),
+        at => ReadAt::Revision(Revision::new(at)),
     }
 }
 

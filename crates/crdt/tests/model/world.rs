@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use eddy_crdt::{
     Birth, ClusterId, Command, Damage, Digest, Effects, Head, Identity, Input, KeyRange, Keyspace, LeaseId, Loader,
-    Now, RangeOp, ReadAt, Record, Replica, ReplicaId, Reply, Revision, SystemKey, Tally,
+    Now, RangeOp, Record, Replica, ReplicaId, Reply, Revision, SystemKey, Tally,
 };
 
 use crate::naive::Naive;
-use crate::steps::{LEASES, Step};
+use crate::steps::{LEASES, Step, read_at};
 
 pub const IDENTITY: Identity =
     Identity { cluster: ClusterId::new(1), replica: ReplicaId::new(2), birth: Birth::new(3), ordinal: 0 };
@@ -191,7 +191,8 @@ impl World {
         }
         if lost == 0 {
             for at in model.compacted.max(1)..=model.revision {
-                same!(restored.hash_kv(at), self.replica.hash_kv(at), "hash_kv at {at} after restore");
+                let named = Some(Revision::new(at));
+                same!(restored.hash_kv(named), self.replica.hash_kv(named), "hash_kv at {at} after restore");
             }
         }
         (self.replica, self.model, self.disk) = (restored, model, disk);
@@ -215,7 +216,7 @@ impl World {
 
         let oldest = model.compacted.max(1);
         for at in oldest..=model.revision {
-            let all = RangeOp { at: ReadAt::Revision(at), ..RangeOp::all(KeyRange::From(Bytes::new())) };
+            let all = RangeOp { at: read_at(at), ..RangeOp::all(KeyRange::From(Bytes::new())) };
             same!(replica.range(&all, replica.revision()), model.range(&all, model.revision), "everything at {at}");
             for key in model.keys() {
                 let one = RangeOp { range: KeyRange::Key(key), ..all.clone() };
@@ -224,7 +225,7 @@ impl World {
             self.events(at)?;
         }
         for at in [i64::MIN, -1, oldest - 1, model.revision + 1, i64::MAX] {
-            let one = RangeOp { at: ReadAt::Revision(at), ..RangeOp::all(KeyRange::Key(Bytes::from_static(b"a"))) };
+            let one = RangeOp { at: read_at(at), ..RangeOp::all(KeyRange::Key(Bytes::from_static(b"a"))) };
             same!(replica.range(&one, replica.revision()), model.range(&one, model.revision), "{one:?}");
         }
         self.hashes()
@@ -250,7 +251,7 @@ impl World {
         {
             for commit in [ours, model] {
                 let last: BTreeMap<_, _> =
-                    commit.events.iter().map(|event| (event.kv.key.clone(), event.clone())).collect();
+                    commit.events.iter().map(|event| (event.key().clone(), event.clone())).collect();
                 commit.events = last
                     .into_values()
                     .map(|mut event| {

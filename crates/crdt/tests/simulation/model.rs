@@ -49,21 +49,20 @@ impl Shadow {
         ensure!(!commit.events.is_empty(), "a commit without events at {at:?}");
         let mut changed: Vec<(Key, Option<KeyValue>)> = vec![];
         for event in &commit.events {
-            let key = &event.kv.key;
+            let key = event.key();
             ensure!(changed.iter().all(|(other, _)| other != key), "{key:?} twice at {at:?}");
             let before = self.kvs.get(key);
             ensure!(event.prev.as_ref() == before, "previous value: {event:?}, was {before:?}");
-            ensure!(event.kv.mod_revision == at, "another revision than its commit's: {event:?}");
-            match event.kind {
-                EventKind::Put => {
+            ensure!(event.revision() == at, "another revision than its commit's: {event:?}");
+            match &event.kind {
+                EventKind::Put(kv) => {
                     let created = before.map_or(at, |kv| kv.create_revision);
-                    ensure!(event.kv.create_revision == created, "create revision: {event:?}, was {before:?}");
-                    ensure!(event.kv.version > 0, "version: {event:?}");
-                    changed.push((key.clone(), Some(event.kv.clone())));
+                    ensure!(kv.create_revision == created, "create revision: {event:?}, was {before:?}");
+                    ensure!(kv.version > 0, "version: {event:?}");
+                    changed.push((key.clone(), Some(kv.clone())));
                 }
-                EventKind::Delete => {
+                EventKind::Delete { .. } => {
                     ensure!(before.is_some(), "a key that was not there is deleted: {event:?}");
-                    ensure!(event.kv.value.is_empty() && event.kv.version == 0, "a tombstone with a value: {event:?}");
                     changed.push((key.clone(), None));
                 }
             }
@@ -180,7 +179,7 @@ impl Draft<'_> {
             lease,
         };
         self.kvs.insert(op.key.clone(), kv.clone());
-        self.events.push(Event { kind: EventKind::Put, kv, prev: prev.clone() });
+        self.events.push(Event { kind: EventKind::Put(kv), prev: prev.clone() });
         Ok(PutReply { revision: at, prev: prev.filter(|_| op.prev_kv) })
     }
 
@@ -189,15 +188,8 @@ impl Draft<'_> {
         let found = Shadow { kvs: self.kvs.clone(), revision: at }.within(&op.range);
         for kv in &found {
             self.kvs.remove(&kv.key);
-            let gone = KeyValue {
-                key: kv.key.clone(),
-                value: Bytes::new(),
-                create_revision: Revision::new(0),
-                mod_revision: at,
-                version: 0,
-                lease: None,
-            };
-            self.events.push(Event { kind: EventKind::Delete, kv: gone, prev: Some(kv.clone()) });
+            let kind = EventKind::Delete { key: kv.key.clone(), revision: at };
+            self.events.push(Event { kind, prev: Some(kv.clone()) });
         }
         let prev = if op.prev_kv { found.clone() } else { vec![] };
         DeleteReply { revision: self.revision(), deleted: found.len() as i64, prev }

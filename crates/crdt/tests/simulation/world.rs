@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
 use eddy_crdt::sync::Tuning;
-use eddy_crdt::{Command, Dot, Effects, Event as Told, EventKind, Input, Notice, Refusal, Reply};
+use eddy_crdt::{Command, Dot, Effects, Event as Told, Input, Notice, Refusal, Reply};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -279,7 +279,7 @@ impl World {
             ensure!(up.shadow.revision >= before.revision, "a leap backwards");
         }
         for commit in commits {
-            let kept = |event: &Told| event.kind == EventKind::Put || !event.kv.key.starts_with(checks::MARK);
+            let kept = |event: &Told| event.written().is_some() || !event.key().starts_with(checks::MARK);
             ensure!(commit.events.iter().all(kept), "what nobody deletes is deleted: {commit:?}");
             up.shadow.apply(commit)?;
             up.untold.push_back(commit.clone());

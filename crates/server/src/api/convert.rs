@@ -28,20 +28,29 @@ pub fn range(request: pb::RangeRequest) -> RangeOp {
     };
     RangeOp {
         range: KeyRange::from_wire(request.key, request.range_end),
-        at: if request.revision == 0 { ReadAt::Latest } else { ReadAt::Revision(request.revision) },
+        at: match request.revision {
+            0 => ReadAt::Latest,
+            at @ ..0 => ReadAt::Negative(at),
+            at => ReadAt::Revision(Revision::new(at)),
+        },
         // A negative limit is none.
-        limit: usize::try_from(request.limit).unwrap_or(0),
+        limit: usize::try_from(request.limit).ok().filter(|limit| *limit > 0),
         sort: (target, order),
         count_only: request.count_only,
         keys_only: request.keys_only,
         bounds: RevisionBounds {
-            min_mod: request.min_mod_revision,
-            max_mod: request.max_mod_revision,
-            min_create: request.min_create_revision,
-            max_create: request.max_create_revision,
+            min_mod: bound(request.min_mod_revision),
+            max_mod: bound(request.max_mod_revision),
+            min_create: bound(request.min_create_revision),
+            max_create: bound(request.max_create_revision),
         },
         total_count: true,
     }
+}
+
+/// A bound on revisions: zero is none on the wire.
+fn bound(revision: i64) -> Option<Revision> {
+    (revision != 0).then(|| Revision::new(revision))
 }
 
 /// Decodes a put.
@@ -201,12 +210,12 @@ mod tests {
         };
         let expected = RangeOp {
             range: KeyRange::Span(key("a"), key("b")),
-            at: ReadAt::Revision(-4),
-            limit: 3,
+            at: ReadAt::Negative(-4),
+            limit: Some(3),
             sort: (SortTarget::Mod, SortOrder::Descend),
             count_only: true,
             keys_only: true,
-            bounds: RevisionBounds { min_mod: 1, max_mod: 2, min_create: 3, max_create: 4 },
+            bounds: RevisionBounds { min_mod: bound(1), max_mod: bound(2), min_create: bound(3), max_create: bound(4) },
             total_count: true,
         };
         assert_eq!(range(request), expected);

@@ -47,8 +47,8 @@ pub fn parts(
 struct Reader {
     node: Handle,
     op: RangeOp,
-    /// Most keys that the client wants; zero, as on the wire, for all.
-    limit: usize,
+    /// The most keys that the client wants; none for all.
+    limit: Option<usize>,
     sent: usize,
     /// The newest revision when the first part was read.
     revision: Option<Revision>,
@@ -64,17 +64,17 @@ impl Reader {
             let header = Some(self.header(reply.revision));
             return Ok((part(RangeResponse { header, count: reply.count, ..Default::default() }), true));
         }
-        let left = if self.limit == 0 { usize::MAX } else { self.limit - self.sent };
-        self.op.limit = self.part.min(left);
+        let most = self.part.min(self.limit.map_or(usize::MAX, |limit| limit - self.sent));
+        self.op.limit = Some(most);
         self.op.total_count = false;
         let reply = self.node.range(&self.op).map_err(status::node)?;
         let revision = *self.revision.get_or_insert(reply.revision);
         if self.op.at == ReadAt::Latest {
-            self.op.at = ReadAt::Revision(revision.get());
+            self.op.at = ReadAt::Revision(revision);
         }
         self.sent += reply.kvs.len();
         let next = if reply.more { reply.kvs.last().map(behind) } else { None };
-        let Some(next) = next.filter(|_| self.limit == 0 || self.sent < self.limit) else {
+        let Some(next) = next.filter(|_| self.limit.is_none_or(|limit| self.sent < limit)) else {
             return self.last(reply.kvs, reply.more, revision);
         };
         self.op.range = starting_at(&self.op.range, next);
@@ -85,11 +85,11 @@ impl Reader {
         let rest = RangeResponse { header, more: true, count: reply.count, ..Default::default() };
         let size = response.encoded_len() + rest.encoded_len();
         if size < self.target_bytes / 2 {
-            self.part = self.op.limit.saturating_mul(2);
+            self.part = most.saturating_mul(2);
         } else if size > self.target_bytes.saturating_mul(2) {
-            self.part = (self.op.limit / 2).max(1);
+            self.part = (most / 2).max(1);
         } else {
-            self.part = self.op.limit;
+            self.part = most;
         }
         Ok((part(response), false))
     }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(text(RangeOp { sort: (SortTarget::Key, SortOrder::Ascend), ..all() }), None);
         let sorted = RangeOp { sort: (SortTarget::Key, SortOrder::Descend), ..all() };
         assert_eq!(text(sorted), no("RangeStream does not support custom sort orders"));
-        let bounds = RevisionBounds { min_mod: 1, ..Default::default() };
+        let bounds = RevisionBounds { min_mod: Some(Revision::new(1)), ..Default::default() };
         assert_eq!(text(RangeOp { bounds, ..all() }), no("RangeStream does not support revision filters"));
     }
 }

@@ -218,12 +218,15 @@ fn wire_key_value(kv: &KeyValue) -> mvccpb::KeyValue {
 }
 
 fn wire_event(event: &SharedEvent, prev_kv: bool) -> mvccpb::Event {
-    let kind = match event.kind {
-        EventKind::Put => mvccpb::event::EventType::Put,
-        EventKind::Delete => mvccpb::event::EventType::Delete,
+    let (kind, kv) = match &event.kind {
+        EventKind::Put(kv) => (mvccpb::event::EventType::Put, wire_key_value(kv)),
+        EventKind::Delete { key, revision } => {
+            let kv = mvccpb::KeyValue { key: key.clone(), mod_revision: revision.get(), ..Default::default() };
+            (mvccpb::event::EventType::Delete, kv)
+        }
     };
     let prev = event.prev.as_ref().filter(|_| prev_kv && !is_create(event));
-    mvccpb::Event { r#type: kind.into(), kv: Some(wire_key_value(&event.kv)), prev_kv: prev.map(wire_key_value) }
+    mvccpb::Event { r#type: kind.into(), kv: Some(kv), prev_kv: prev.map(wire_key_value) }
 }
 
 /// Splits a response that is too large, by etcd's rule. Each part has at least one event, and is smaller than `max_bytes`

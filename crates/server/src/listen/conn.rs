@@ -27,8 +27,8 @@ use crate::tls::san;
 
 /// A TLS handshake that takes longer is given up; etcd's limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of one stream in flight before the receiver must answer: above the largest usual request (1.5 MiB), so that
-/// one never waits for a window.
+/// Bytes of one stream in flight before the receiver must answer. It is above the largest usual request (1.5 MiB), so
+/// that such a request never waits for a window.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// The same for all streams of a connection: bounds what one client can make us buffer.
 const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;

@@ -51,9 +51,9 @@ impl Handle {
         let replica = self.engine.replica.read();
         let reply = replica.range(op, as_of);
         if let (Err(Refusal::Compacted), ReadAt::Revision(at)) = (&reply, op.at)
-            && replica.is_foreign(Revision::new(at), as_of)
+            && replica.is_foreign(at, as_of)
         {
-            self.engine.met_foreign(Revision::new(at));
+            self.engine.met_foreign(at);
         }
         drop(replica);
         self.engine.metrics.done(&Tally::range());
@@ -135,7 +135,7 @@ impl Handle {
         let hashed = tokio::task::spawn_blocking(move || {
             let since = Instant::now();
             let replica = engine.replica.read();
-            let (hash, revision) = replica.hash_kv(at.map_or(0, Revision::get))?;
+            let (hash, revision) = replica.hash_kv(at)?;
             engine.metrics.hashed(since.elapsed());
             let hash = HashKv { hash, revision, compacted: replica.compacted() };
             Ok((hash, replica.next_number()))

@@ -48,7 +48,7 @@ impl std::ops::Deref for SharedEvent {
 /// A rough size of an event, bytes: the memory that it keeps alive.
 pub(crate) fn event_size(event: &Event) -> usize {
     let prev = event.prev.as_ref().map_or(0, |prev| prev.value.len());
-    event.kv.key.len() + event.kv.value.len() + prev + 64
+    event.key().len() + event.written().map_or(0, |kv| kv.value.len()) + prev + 64
 }
 
 /// Which events a watcher does not want.
@@ -62,9 +62,9 @@ pub struct Filters {
 
 impl Filters {
     pub(crate) fn passes(self, event: &Event) -> bool {
-        match event.kind {
-            EventKind::Put => !self.no_put,
-            EventKind::Delete => !self.no_delete,
+        match &event.kind {
+            EventKind::Put(_) => !self.no_put,
+            EventKind::Delete { .. } => !self.no_delete,
         }
     }
 }
@@ -328,7 +328,7 @@ impl State {
 
     fn deliver(&self, commit: &Arc<Commit>) {
         if let [event] = &commit.events[..] {
-            self.subscriptions.visit(&event.kv.key, &mut |subscription| {
+            self.subscriptions.visit(event.key(), &mut |subscription| {
                 subscription.mailbox.deliver(subscription.slot, commit, SmallVec::from_slice(&[0]));
             });
             return;
@@ -336,7 +336,7 @@ impl State {
         // A watcher must get its events of one commit at once, or its stream could send only half of them.
         let mut matches: Vec<(&Subscription, u32)> = Vec::new();
         for (index, event) in commit.events.iter().enumerate() {
-            self.subscriptions.visit(&event.kv.key, &mut |subscription| matches.push((subscription, index as u32)));
+            self.subscriptions.visit(event.key(), &mut |subscription| matches.push((subscription, index as u32)));
         }
         matches.sort_by_key(|(subscription, index)| (subscription.order(), *index));
         for group in matches.chunk_by(|(a, _), (b, _)| a == b) {

@@ -52,7 +52,7 @@ pub(super) fn write(kind: &str, commits: &[Commit]) -> String {
     let mut events = commits.iter().flat_map(|commit| &commit.events);
     match events.next() {
         None => kind.to_owned(),
-        Some(first) => format!("{kind} changes:{} first_key:{}", events.count() + 1, quoted(&first.kv.key)),
+        Some(first) => format!("{kind} changes:{} first_key:{}", events.count() + 1, quoted(first.key())),
     }
 }
 

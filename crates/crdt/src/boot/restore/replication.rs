@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::boot::restore::damage::Damage;
-use crate::entry::{Entry, Head};
+use crate::entry::{Entry, Head, OriginHead};
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::acks::Acks;
@@ -14,6 +14,7 @@ use crate::replica::replication::Replication;
 use crate::store::state::Recorded;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
+use crate::words::vector::VersionVector;
 
 /// What a key was around one of its versions, as far as the log may need it.
 pub(super) struct Transition {
@@ -53,33 +54,47 @@ fn base_after(stations: Vec<Station>, count: usize) -> Option<Recorded> {
     None
 }
 
-/// Rebuilds the log and the windows. Nothing is merged.
-pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
-    let own = replica.identity.origin();
-    let mut kept = Replication::default();
-    for origin in head.origins {
-        let before = origin.before;
-        let state = OriginState { chain: origin.chain, deps: Arc::new(origin.deps) };
-        *replica.origins.get_mut(own, origin.origin) = state.clone();
-        kept.begins.insert(origin.origin, state);
-        if before > 0 {
-            kept.base.advance(Dot { origin: origin.origin, seq: before });
+/// The log and the windows in the making.
+struct Rebuilt {
+    kept: Replication,
+    /// How far each origin's entries are told by the head or were met.
+    reached: VersionVector,
+    stations: BTreeMap<(Keyspace, Key), Vec<Station>>,
+}
+
+impl Rebuilt {
+    /// What lies before the log.
+    fn begin(replica: &mut Replica, origins: Vec<OriginHead>) -> Self {
+        let own = replica.identity.origin();
+        let mut kept = Replication::default();
+        for origin in origins {
+            let before = origin.before;
+            let state = OriginState { chain: origin.chain, deps: Arc::new(origin.deps) };
+            *replica.origins.get_mut(own, origin.origin) = state.clone();
+            kept.begins.insert(origin.origin, state);
+            if before > 0 {
+                kept.base.advance(Dot { origin: origin.origin, seq: before });
+            }
         }
+        let reached = kept.base.clone();
+        Self { kept, reached, stations: BTreeMap::new() }
     }
-    let mut reached = kept.base.clone();
-    let mut stations: BTreeMap<(Keyspace, Key), Vec<Station>> = BTreeMap::new();
-    for Candidate { number, mut entry, steps, left_out } in candidates {
+
+    /// Takes the next entry that may belong into the log.
+    fn take(&mut self, replica: &mut Replica, candidate: Candidate) -> Result<(), Damage> {
+        let Candidate { number, mut entry, steps, left_out } = candidate;
+        let own = replica.identity.origin();
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
-        let known = reached.get(origin);
+        let known = self.reached.get(origin);
         if dot.seq <= known {
-            continue;
+            return Ok(());
         }
         if left_out {
             for Transition { keyspace, key, before, .. } in steps {
-                kept.windows.open(keyspace, &key, before.as_ref());
-                stations.entry((keyspace, key)).or_default().push(Station { version: false, before });
+                self.kept.windows.open(keyspace, &key, before.as_ref());
+                self.stations.entry((keyspace, key)).or_default().push(Station { version: false, before });
             }
-            continue;
+            return Ok(());
         }
         // Under an older birth it may have left entries out, too.
         let is_own = origin.replica == own.replica;
@@ -100,7 +115,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
         state.depend(&entry.head.depends);
         state.chain = chain;
         let deps = Arc::clone(&state.deps);
-        reached.advance(dot);
+        self.reached.advance(dot);
         for (step, change) in steps.into_iter().zip(entry.net()) {
             let Transition { keyspace, key, before, after } = step;
             let version = Version {
@@ -110,14 +125,25 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
                 kind: change.kind.clone(),
                 incarnation: change.incarnation,
             };
-            let windows = &mut kept.windows;
+            let windows = &mut self.kept.windows;
             windows.open(keyspace, &key, before.as_ref());
             windows.add(keyspace, &key, version);
             windows.note(keyspace, &key, after);
-            stations.entry((keyspace, key)).or_default().push(Station { version: true, before });
+            self.stations.entry((keyspace, key)).or_default().push(Station { version: true, before });
         }
-        kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
+        self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
+        Ok(())
     }
+}
+
+/// Rebuilds the log and the windows. Nothing is merged.
+pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
+    let own = replica.identity.origin();
+    let mut rebuilt = Rebuilt::begin(replica, head.origins);
+    for candidate in candidates {
+        rebuilt.take(replica, candidate)?;
+    }
+    let Rebuilt { mut kept, reached, stations } = rebuilt;
     if reached != head.vector {
         return Err(Damage::State { what: "entries that members may lack" });
     }

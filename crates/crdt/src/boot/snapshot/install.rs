@@ -114,47 +114,14 @@ impl Installer {
     pub fn finish(mut self, now: Now, identity: Identity, old: Option<&Replica>) -> Result<Installed, InstallError> {
         let base = self.base.take().filter(|_| self.done).ok_or(InstallError::Incomplete)?;
         let mut tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
-        let mut replica = Replica::new(identity);
-        replica.membership.joining = true;
-        // Revisions below the space that it will leap to; nobody ever sees them.
-        replica.state.revision = Revision::FIRST;
-        replica.state.history = History::starting_at(Revision::FIRST.next());
         let mut turn = Turn::new(now);
-        replica.install_keys(&mut turn, &self.keys);
-        for head in base {
-            if let Some(last) = head.last() {
-                replica.origins.vector.advance(last);
-                replica.origins.fresh.advance(last);
-            }
-            let state = OriginState { chain: head.chain, deps: Arc::new(head.deps) };
-            *replica.origins.get_mut(identity.origin(), head.origin) = state;
-        }
-        // The floor comes last: entries under it that are not settled were applied before it rose.
-        replica.open_up().floor = VersionVector::default();
-        let system: Vec<Change> =
-            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(change_of).collect();
-        replica.follow_system(&mut turn, system.iter());
-        for entry in std::mem::take(&mut self.entries) {
-            if replica.origins.vector.contains(entry.head.dot) {
-                continue;
-            }
-            replica.admit(identity.replica, &entry).map_err(InstallError::Contradiction)?;
-            let settled = self.settled.remove(&entry.head.dot).unwrap_or_default();
-            replica.apply_unsettled(&mut turn, entry, &settled);
-        }
-        let floor = self.floor.meet(&replica.origins.vector);
-        replica.open_up().floor = floor;
+        let mut replica = self.settled_part(&mut turn, identity, base);
+        self.take_log(&mut turn, &mut replica)?;
         let mut refused_of_others = vec![];
         if let Some(old) = old {
             let refused = replica.keep_others(&mut turn, old);
-            // A member that has lost its disk since may have lost its own entries, too.
-            let is_lost = |lost: &Lost| {
-                let Origin { replica: member, birth } = lost.entry.head.dot.origin;
-                let goes_on_under_another =
-                    || replica.membership.members.birth_of(member).is_some_and(|now| now != AnnouncedBirth::One(birth));
-                member == identity.replica || (replica.membership.members.is_present(member) && goes_on_under_another())
-            };
-            let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(is_lost);
+            let (lost, others): (Vec<Lost>, Vec<Lost>) =
+                refused.into_iter().partition(|lost| replica.writes_again(lost.entry.head.dot.origin));
             let settled = recovery::settled(old, &replica.origins.vector);
             tail.splice(0..0, settled.into_iter().chain(lost));
             refused_of_others = others;
@@ -183,9 +150,56 @@ impl Installer {
         let head = replica.head().encode();
         Ok(Installed { records: turn.effects.records.into_vec(), head, given_up, forsaken, replica })
     }
+
+    /// A replica that holds what is settled, and no entry.
+    fn settled_part(&self, turn: &mut Turn, identity: Identity, base: Vec<OriginHead>) -> Replica {
+        let mut replica = Replica::new(identity);
+        replica.membership.joining = true;
+        // Revisions below the space that it will leap to; nobody ever sees them.
+        replica.state.revision = Revision::FIRST;
+        replica.state.history = History::starting_at(Revision::FIRST.next());
+        replica.install_keys(turn, &self.keys);
+        for head in base {
+            if let Some(last) = head.last() {
+                replica.origins.vector.advance(last);
+                replica.origins.fresh.advance(last);
+            }
+            let state = OriginState { chain: head.chain, deps: Arc::new(head.deps) };
+            *replica.origins.get_mut(identity.origin(), head.origin) = state;
+        }
+        // Entries under the floor that are not settled were applied before it rose, so it comes behind the log.
+        replica.open_up().floor = VersionVector::default();
+        let system: Vec<Change> =
+            self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(change_of).collect();
+        replica.follow_system(turn, system.iter());
+        replica
+    }
+
+    /// Applies the entries of the giver's log, and takes its floor.
+    fn take_log(&mut self, turn: &mut Turn, replica: &mut Replica) -> Result<(), InstallError> {
+        for entry in std::mem::take(&mut self.entries) {
+            if replica.origins.vector.contains(entry.head.dot) {
+                continue;
+            }
+            replica.admit(replica.identity.replica, &entry).map_err(InstallError::Contradiction)?;
+            let settled = self.settled.remove(&entry.head.dot).unwrap_or_default();
+            replica.apply_unsettled(turn, entry, &settled);
+        }
+        let floor = self.floor.meet(&replica.origins.vector);
+        replica.open_up().floor = floor;
+        Ok(())
+    }
 }
 
 impl Replica {
+    /// Whether refused entries of that origin are written again under this replica's name: its own, and those of a
+    /// member that has lost its disk since and may have lost them, too.
+    fn writes_again(&self, Origin { replica: member, birth }: Origin) -> bool {
+        let members = &self.membership.members;
+        let goes_on_under_another = || members.birth_of(member).is_some_and(|now| now != AnnouncedBirth::One(birth));
+        member == self.identity.replica || (members.is_present(member) && goes_on_under_another())
+    }
+
     /// Takes over entries that the giver lacks: those of others, and those under older births of its own. Perhaps no
     /// other replica has them. Returns the entries that do not fit, because the others went on without them.
     fn keep_others(&mut self, turn: &mut Turn, old: &Replica) -> Vec<Lost> {

@@ -36,10 +36,41 @@ fn has_lost_a_disk(replica: &Replica, hello: &Hello) -> bool {
     }
 }
 
+/// How two histories differ, by the chain hashes that the peer named.
+struct Difference {
+    /// The peer has entries of this replica that are not the ones here.
+    lost: bool,
+    /// This replica has entries of the peer that are not the ones there.
+    peer_lost: bool,
+}
+
+/// Compares what both sides know of each other's entries.
+///
+/// # Errors
+/// When they differ in a third member's.
+fn compare_histories(replica: &Replica, peer: &Peer, hello: &Hello) -> Result<Difference, SyncError> {
+    let (own, theirs) = (replica.identity().origin(), peer.origin());
+    let mut difference = Difference {
+        lost: hello.vector.get(own) > replica.vector().get(own),
+        peer_lost: hello.vector.get(theirs) < replica.vector().get(theirs),
+    };
+    for (dot, chain) in &hello.chains {
+        if replica.chain_at(*dot).is_none_or(|ours| ours == *chain) {
+            continue;
+        }
+        match dot.origin {
+            origin if origin == own => difference.lost = true,
+            origin if origin == theirs => difference.peer_lost = true,
+            _ => return Err(SyncError::Fork(*dot)),
+        }
+    }
+    Ok(difference)
+}
+
 impl Session {
-    pub(super) fn greet(&mut self, round: &mut Round<'_>, hello: Hello) -> Result<(), SyncError> {
-        let (replica, durable, now) = (round.replica, round.durable, round.now);
-        let identity = replica.identity();
+    /// Whether the greeting comes from a member that this replica can talk to.
+    fn check_greeting(&self, round: &Round<'_>, hello: &Hello) -> Result<(), SyncError> {
+        let identity = round.replica.identity();
         let member = hello.replica;
         if hello.cluster != identity.cluster {
             return Err(SyncError::Cluster { ours: identity.cluster, theirs: hello.cluster });
@@ -53,8 +84,13 @@ impl Session {
         if let Some(wanted) = self.wanted.filter(|wanted| *wanted != member) {
             return Err(SyncError::AnotherMember { wanted, theirs: member });
         }
-        check_member(replica, durable, member)?;
+        check_member(round.replica, round.durable, member)
+    }
 
+    pub(super) fn greet(&mut self, round: &mut Round<'_>, hello: Hello) -> Result<(), SyncError> {
+        self.check_greeting(round, &hello)?;
+        let (replica, durable, now) = (round.replica, round.durable, round.now);
+        let member = hello.replica;
         let peer = Arc::new(Peer {
             member,
             birth: hello.birth,
@@ -78,26 +114,24 @@ impl Session {
             self.enter(Stage::LostTail);
             return Ok(());
         }
-        let theirs = hello.vector.get(identity.origin());
-        let peer_origin = peer.origin();
-        let mut peer_lost = hello.vector.get(peer_origin) < replica.vector().get(peer_origin);
-        let mut lost = theirs > replica.vector().get(identity.origin());
-        for (dot, chain) in &hello.chains {
-            if replica.chain_at(*dot).is_none_or(|ours| ours == *chain) {
-                continue;
-            }
-            match dot.origin {
-                origin if origin == identity.origin() => lost = true,
-                origin if origin == peer_origin => peer_lost = true,
-                _ => return Err(SyncError::Fork(*dot)),
-            }
-        }
-        if lost {
+        let difference = compare_histories(replica, &peer, &hello)?;
+        if difference.lost {
+            let theirs = hello.vector.get(replica.identity().origin());
             self.begin_search(round, &peer, theirs, &hello.chains);
-        } else if peer_lost {
+        } else if difference.peer_lost {
             round.effects.events.push(SessionEvent::PeerLostTail(member));
             self.enter(Stage::PeerLostTail);
-        } else if begins_anew_from(replica, durable, &hello) {
+        } else {
+            self.open_or_snapshot(round, &peer, hello);
+        }
+        Ok(())
+    }
+
+    /// The two histories do not contradict each other: entries flow, or one side begins with a snapshot of the other.
+    fn open_or_snapshot(&mut self, round: &mut Round<'_>, peer: &Peer, hello: Hello) {
+        let (replica, durable) = (round.replica, round.durable);
+        let (member, peer_origin) = (peer.member, peer.origin());
+        if begins_anew_from(replica, durable, &hello) {
             round.effects.events.push(SessionEvent::PeerNeedsSnapshot(member));
             self.enter(Stage::Snapshot);
         } else if !replica.vector().covers(&hello.begins) {
@@ -119,7 +153,6 @@ impl Session {
             // What it said it has is its first acknowledgement.
             round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer_origin, hello.vector)] });
         }
-        Ok(())
     }
 
     /// The peer has `theirs` entries of this replica, and not the ones we know: find the last that both know alike.

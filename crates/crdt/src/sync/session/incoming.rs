@@ -4,16 +4,33 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 
+use crate::entry::{ChangeKind, Entry};
 use crate::replica::Replica;
 use crate::sync::delta;
-use crate::sync::entry_wire::Received;
+use crate::sync::entry_wire::{Received, Unresolved};
 use crate::sync::exchange::Tuning;
 use crate::sync::message::{AckBatch, Message};
+use crate::sync::status::SessionTally;
+use crate::sync::wire::DecodeError;
+use crate::words::clock::Now;
 use crate::words::id::{Dot, Origin};
+use crate::words::key::Key;
 use crate::words::vector::VersionVector;
 
 /// How many bytes of values are kept as bases until the replica has applied them.
 const RECENT_BYTES_MAX: usize = 8 << 20;
+
+/// How much the deltas of entries that are resolved at once may give together, unless it is a single entry, bytes. A
+/// sender counts a megabyte before deltas per message, and a few of these may have been waiting.
+const EXPANDED_BYTES_MAX: usize = 256 << 20;
+
+/// What could be taken of what waited.
+pub(super) struct Taken {
+    /// Entries for the replica, in causal order.
+    pub(super) entries: Vec<Entry>,
+    /// A delta was met whose base is not here. What came behind it was dropped.
+    pub(super) no_base: bool,
+}
 
 /// Values that were received and may not be applied yet.
 #[derive(Debug, Default)]
@@ -50,8 +67,8 @@ pub(super) struct Incoming {
     pub(super) unacknowledged: usize,
     pub(super) parked: VecDeque<(Received, usize)>,
     pub(super) parked_bytes: usize,
-    /// Since when the first of them has been waiting.
-    pub(super) parked_ms: u64,
+    /// Since when the first of them has been waiting, milliseconds of the monotonic clock; none when none waits.
+    pub(super) parked_ms: Option<u64>,
     pub(super) recent: Recent,
     /// All messages of the run up to this number have arrived.
     pub(super) number: u32,
@@ -59,8 +76,8 @@ pub(super) struct Incoming {
     pub(super) passed_over: bool,
     /// Those behind it that have: acknowledgements wait for all that came before them.
     pub(super) later: BTreeMap<u32, Option<AckBatch>>,
-    /// Since when the first of them has been waiting.
-    pub(super) later_ms: u64,
+    /// Since when the first of them has been waiting, milliseconds of the monotonic clock; none when none waits.
+    pub(super) later_ms: Option<u64>,
     pub(super) acks: BTreeMap<Origin, VersionVector>,
     pub(super) nothing: VersionVector,
 }
@@ -71,6 +88,16 @@ const EAGER_BYTES: usize = 16 << 10;
 impl Incoming {
     pub(super) fn meet(&mut self, member: Origin, vector: &VersionVector) {
         self.acks.insert(member, vector.clone());
+    }
+
+    /// Takes an entry of the peer's own for an acknowledgement; returns whether that was news. It is on the peer's disk, with
+    /// all that it depends on. It counts from now on, whether the entry has to wait or came another way before: what the
+    /// peer acknowledges next leaves it out.
+    pub(super) fn acknowledged_by(&mut self, dot: Dot) -> bool {
+        let ack = self.acks.entry(dot.origin).or_default();
+        let news = !ack.contains(dot);
+        ack.advance(dot);
+        news
     }
 
     /// What the peer told that a member has.
@@ -100,13 +127,65 @@ impl Incoming {
 
     /// When the patience with what is missing ends, milliseconds of the monotonic clock.
     pub(super) fn next_ms(&self, patience_ms: u64) -> Option<u64> {
-        let parked = (!self.parked.is_empty()).then_some(self.parked_ms);
-        let later = (!self.later.is_empty()).then_some(self.later_ms);
-        parked.into_iter().chain(later).min().map(|since| since.saturating_add(patience_ms))
+        let since = self.parked_ms.into_iter().chain(self.later_ms).min()?;
+        Some(since.saturating_add(patience_ms))
     }
 
     pub(super) fn known(&self, replica: &Replica, dot: Dot) -> bool {
         self.handed.contains(dot) || replica.vector().contains(dot)
+    }
+
+    /// Takes out of those that wait what all is here for that it depends on, and resolves its deltas.
+    ///
+    /// # Errors
+    /// When a delta is damaged.
+    pub(super) fn take_ready(
+        &mut self,
+        replica: &Replica,
+        now: Now,
+        tally: &mut SessionTally,
+    ) -> Result<Taken, DecodeError> {
+        let mut taken = Taken { entries: Vec::with_capacity(self.parked.len()), no_base: false };
+        let (mut waiting, mut expanded) = (VecDeque::new(), 0);
+        // The peer sends in causal order, so that one pass finds all that can be taken.
+        while let Some((entry, len)) = self.parked.pop_front() {
+            let dot = entry.head.dot;
+            if self.known(replica, dot) {
+                tally.duplicates += 1;
+                self.parked_bytes -= len;
+                continue;
+            }
+            let sum = entry.expanded_len().saturating_add(expanded);
+            if !self.ready(replica, &entry) || (sum > EXPANDED_BYTES_MAX && !taken.entries.is_empty()) {
+                waiting.push_back((entry, len));
+                continue;
+            }
+            let recent = &self.recent.values;
+            let find = |keyspace, key: &Key, hash| {
+                recent.get(&hash).cloned().or_else(|| replica.value_by_hash(keyspace, key, hash))
+            };
+            let entry = match entry.resolve(find) {
+                Ok(entry) => entry,
+                Err(Unresolved::NoBase) => {
+                    taken.no_base = true;
+                    break;
+                }
+                Err(Unresolved::Damaged(error)) => return Err(DecodeError::Delta(error)),
+            };
+            expanded = sum;
+            self.parked_bytes -= len;
+            self.parked_ms = Some(now.mono_ms);
+            for change in &entry.changes {
+                if let ChangeKind::Put { value, .. } = &change.kind {
+                    self.recent.add(value);
+                }
+            }
+            self.handed.advance(dot);
+            taken.entries.push(entry);
+        }
+        self.parked_ms = self.parked_ms.filter(|_| !waiting.is_empty());
+        self.parked = waiting;
+        Ok(taken)
     }
 
     /// Whether all that the entry depends on is here.

@@ -71,8 +71,8 @@ pub struct Session {
     wish: Option<Option<Place>>,
     /// What was here when it was known under which birth the peer begins with that snapshot.
     announced: Option<VersionVector>,
-    /// When that was asked for last, milliseconds of the monotonic clock.
-    asked_ms: u64,
+    /// When that was asked for last, if it was, milliseconds of the monotonic clock.
+    asked_ms: Option<u64>,
     outgoing: outgoing::Outgoing,
     incoming: incoming::Incoming,
     compare: equality::StateComparison,
@@ -99,7 +99,7 @@ impl Session {
             search: None,
             wish: None,
             announced: None,
-            asked_ms: 0,
+            asked_ms: None,
             outgoing: outgoing::Outgoing::default(),
             incoming: incoming::Incoming::default(),
             compare: equality::StateComparison::default(),
@@ -235,7 +235,7 @@ impl Session {
     /// Asks the replica to note under which birth the peer begins.
     fn announce(&mut self, round: &mut Round<'_>, peer: &Peer) {
         let now = round.now;
-        self.asked_ms = now.mono_ms;
+        self.asked_ms = Some(now.mono_ms);
         round.effects.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
     }
 
@@ -250,7 +250,9 @@ impl Session {
             self.announced = Some(replica.vector().clone());
         }
         let patience_ms = self.exchange.tuning().patience_ms;
-        if self.announced.is_none() && now.mono_ms >= self.asked_ms.saturating_add(patience_ms) {
+        if self.announced.is_none()
+            && self.asked_ms.is_none_or(|asked| now.mono_ms >= asked.saturating_add(patience_ms))
+        {
             // A late wish of an earlier run of the peer has announced the earlier birth over this one.
             self.announce(round, peer);
         }

@@ -1,30 +1,24 @@
 //! What arrives from the peer: entries, put into a causal order if need be, and acknowledgements.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::entry::ChangeKind;
 use crate::replica::Replica;
 use crate::replica::turn::Input;
-use crate::sync::entry_wire::{self, Unresolved};
+use crate::sync::entry_wire;
 use crate::sync::error::SyncError;
 use crate::sync::message::{AckBatch, Message};
 use crate::sync::session::Session;
 use crate::sync::session::effects::Round;
+use crate::sync::session::incoming::Taken;
 use crate::sync::session::peer::Peer;
 use crate::sync::status::Stage;
-use crate::sync::wire::DecodeError;
 use crate::words::clock::Now;
-use crate::words::key::Key;
 
 /// How much may wait for what it depends on, bytes as received.
 const PARKED_BYTES_MAX: usize = 16 << 20;
-
-/// How much the deltas of entries that are resolved at once may give together, unless it is a single entry, bytes. A
-/// sender counts a megabyte before deltas per message, and a few of these may have been waiting.
-const EXPANDED_BYTES_MAX: usize = 256 << 20;
 
 /// How many messages may arrive before one that was sent before them.
 const LATER_MAX: usize = 1024;
@@ -58,14 +52,7 @@ impl Session {
             self.incoming.unacknowledged = self.incoming.unacknowledged.saturating_add(len + entry.expanded_len());
             let dot = entry.head.dot;
             self.outgoing.seen_from_peer(dot);
-            if dot.origin == peer.origin() {
-                // Its own entries are on its disk, with all that they depend on: as good as an acknowledgement. It counts
-                // from now on, whether the entry has to wait or came another way before: what the peer acknowledges
-                // next leaves it out.
-                let ack = self.incoming.acks.entry(peer.origin()).or_default();
-                told |= !ack.contains(dot);
-                ack.advance(dot);
-            }
+            told |= dot.origin == peer.origin() && self.incoming.acknowledged_by(dot);
             if self.incoming.known(replica, dot) {
                 self.tally.duplicates += 1;
                 continue;
@@ -75,9 +62,7 @@ impl Session {
                 self.begin_search(round, peer, dot.seq, &[]);
                 return Ok(());
             }
-            if self.incoming.parked.is_empty() {
-                self.incoming.parked_ms = now.mono_ms;
-            }
+            self.incoming.parked_ms.get_or_insert(now.mono_ms);
             self.incoming.parked.push_back((entry, len));
             self.incoming.parked_bytes += len;
         }
@@ -123,54 +108,17 @@ impl Session {
         if replica.is_outlived(peer.member, &peer.births) {
             return Err(SyncError::Outlived(peer.member));
         }
-        let (mut entries, mut waiting) = (Vec::with_capacity(inc.parked.len()), VecDeque::new());
-        let (mut expanded, mut no_base) = (0, false);
-        // The peer sends in causal order, so that one pass finds all that can be taken.
-        while let Some((entry, len)) = inc.parked.pop_front() {
-            let dot = entry.head.dot;
-            if inc.known(replica, dot) {
-                self.tally.duplicates += 1;
-                inc.parked_bytes -= len;
-                continue;
-            }
-            let sum = entry.expanded_len().saturating_add(expanded);
-            if !inc.ready(replica, &entry) || (sum > EXPANDED_BYTES_MAX && !entries.is_empty()) {
-                waiting.push_back((entry, len));
-                continue;
-            }
-            let recent = &inc.recent.values;
-            let find = |keyspace, key: &Key, hash| {
-                recent.get(&hash).cloned().or_else(|| replica.value_by_hash(keyspace, key, hash))
-            };
-            let entry = match entry.resolve(find) {
-                Ok(entry) => entry,
-                Err(Unresolved::NoBase) => {
-                    no_base = true;
-                    break;
-                }
-                Err(Unresolved::Damaged(error)) => return Err(DecodeError::Delta(error).into()),
-            };
-            expanded = sum;
-            inc.parked_bytes -= len;
-            inc.parked_ms = now.mono_ms;
-            for change in &entry.changes {
-                if let ChangeKind::Put { value, .. } = &change.kind {
-                    inc.recent.add(value);
-                }
-            }
-            inc.handed.advance(dot);
-            entries.push(entry);
-        }
-        inc.parked = waiting;
+        let Taken { entries, no_base } = inc.take_ready(replica, now, &mut self.tally)?;
         self.tally.received_entries += entries.len() as u64;
         if !entries.is_empty() {
             round.effects.inputs.push(Input::Entries { from: peer.member, births: Arc::clone(&peer.births), entries });
         }
-        let impatient = now.mono_ms >= self.incoming.parked_ms.saturating_add(self.exchange.tuning().patience_ms);
+        let patience_ms = self.exchange.tuning().patience_ms;
+        let impatient = self.incoming.parked_ms.is_some_and(|since| now.mono_ms >= since.saturating_add(patience_ms));
         if no_base {
             self.tally.missing_bases += 1;
             round.effects.messages.push(self.ask_again(replica, now, true));
-        } else if !self.incoming.parked.is_empty() && impatient {
+        } else if impatient {
             round.effects.messages.push(self.ask_again(replica, now, false));
         }
         Ok(())
@@ -182,7 +130,9 @@ impl Session {
         inc.epoch += 1;
         inc.number = 0;
         inc.later.clear();
+        inc.later_ms = None;
         inc.parked.clear();
+        inc.parked_ms = None;
         inc.parked_bytes = 0;
         self.tally.again += 1;
         let mut have = replica.vector().clone();
@@ -226,9 +176,7 @@ impl Session {
         if number <= inc.number {
             return;
         }
-        if inc.later.is_empty() {
-            inc.later_ms = now.mono_ms;
-        }
+        inc.later_ms.get_or_insert(now.mono_ms);
         inc.later.entry(number).or_insert(acks);
     }
 
@@ -239,7 +187,7 @@ impl Session {
         let mut changed = BTreeSet::new();
         while let Some(acks) = inc.later.remove(&(inc.number + 1)) {
             inc.number += 1;
-            inc.later_ms = now.mono_ms;
+            inc.later_ms = (!inc.later.is_empty()).then_some(now.mono_ms);
             let Some(acks) = acks else { continue };
             for (member, news) in [(peer.origin(), acks.own)].into_iter().chain(acks.acks) {
                 if news.is_empty() {
@@ -261,8 +209,8 @@ impl Session {
             round.effects.inputs.push(Input::Acks { own: durable.clone(), acks });
         }
         let patience_ms = self.exchange.tuning().patience_ms;
-        let overdue = now.mono_ms >= inc.later_ms.saturating_add(patience_ms);
-        if !inc.later.is_empty() && (overdue || inc.later.len() > LATER_MAX) {
+        let overdue = inc.later_ms.is_some_and(|since| now.mono_ms >= since.saturating_add(patience_ms));
+        if overdue || inc.later.len() > LATER_MAX {
             round.effects.messages.push(self.ask_again(replica, now, false));
         }
     }

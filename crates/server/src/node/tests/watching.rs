@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eddy_crdt::{Event, EventKind, KeyRange, Op, Revision};
+use eddy_crdt::{Event, KeyRange, Op, Revision};
 use futures::poll;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -23,8 +23,8 @@ type Seen = (i64, String, Option<String>);
 
 fn seen(event: &Event) -> Seen {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let value = (event.kind == EventKind::Put).then(|| text(&event.kv.value));
-    (event.kv.mod_revision.get(), text(&event.kv.key), value)
+    let value = event.written().map(|kv| text(&kv.value));
+    (event.revision().get(), text(event.key()), value)
 }
 
 async fn next(stream: &mut WatchStream) -> WatchItem {
@@ -263,7 +263,7 @@ async fn a_watch_from_now_is_not_told_what_was_acknowledged_before() {
         stream.create(spec(everything(), None)).unwrap();
         let after = put_ok(&node, "a", "next").await;
         let WatchItem::Events { events, .. } = next(&mut stream).await else { panic!("no events") };
-        assert_eq!(events[0].kv.mod_revision, after);
+        assert_eq!(events[0].revision(), after);
         assert!(after > before);
     }
     node.shutdown();

@@ -176,7 +176,7 @@ impl WatchStream {
         let mut found: Vec<Vec<SharedEvent>> = vec![Vec::new(); behind.len()];
         for commit in commits.into_iter().map(Arc::new) {
             for (index, event) in commit.events.iter().enumerate() {
-                matcher.visit(&event.kv.key, &mut |place: &usize| {
+                matcher.visit(event.key(), &mut |place: &usize| {
                     let b = &behind[*place];
                     if commit.revision >= b.from && b.filters.passes(event) {
                         found[*place].push(SharedEvent::new(&commit, index as u32));

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eddy_crdt::{EventKind, KeyRange, Revision};
+use eddy_crdt::{KeyRange, Revision};
 use tokio::time::Instant;
 
 use super::engine::Engine;
@@ -337,5 +337,5 @@ impl WatchStream {
 
 /// Whether the event began an incarnation of its key. etcd sends no previous value with such an event.
 pub fn is_create(event: &eddy_crdt::Event) -> bool {
-    event.kind == EventKind::Put && event.kv.create_revision == event.kv.mod_revision
+    event.written().is_some_and(|kv| kv.create_revision == kv.mod_revision)
 }
