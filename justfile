@@ -18,6 +18,10 @@ lint:
     cargo clippy --workspace --all-targets --locked -- -D warnings
     cargo clippy --workspace --test differential --test kubernetes --locked -- -D warnings
 
+# Fuzz what comes from outside, each target a minute. Needs a C++ compiler.
+fuzz *arguments:
+    fuzz/run {{ arguments }}
+
 # Compare eddy with a real etcd, and run a real kube-apiserver on it. Needs Go.
 peers: build
     tools/peers/build etcd kubernetes

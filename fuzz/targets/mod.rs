@@ -1,0 +1,34 @@
+//! The bodies of the fuzz targets: what comes from outside, as bytes, through the functions that take it.
+//!
+//! A target panics when something is wrong, and only then. `fuzz/src/main.rs` gives the bytes of libFuzzer to one of them;
+//! `crates/server/tests/fuzz` gives the kept corpus to all of them, without a fuzzer.
+
+mod config_file;
+mod delta;
+pub mod entry;
+mod etcd_request;
+mod http_path;
+mod input;
+mod object_json;
+pub mod pair;
+pub mod peer_message;
+mod record;
+mod session;
+pub mod snapshot_chunk;
+
+/// What takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// All targets, under the names of their folders in the corpus.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("config_file", config_file::run),
+    ("delta", delta::run),
+    ("entry", entry::run),
+    ("etcd_request", etcd_request::run),
+    ("http_path", http_path::run),
+    ("object_json", object_json::run),
+    ("peer_message", peer_message::run),
+    ("record", record::run),
+    ("session", session::run),
+    ("snapshot_chunk", snapshot_chunk::run),
+];
