@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use eddy_crdt::sync::{Delta, encode_entry};
-use eddy_crdt::{Command, DeleteOp, Input, Key, KeyRange, LeaseId, Record, SnapshotChunk};
+use eddy_crdt::sync::{Delta, ENTRY_MAX, decode_entry, encode_entry};
+use eddy_crdt::{CHAIN_LEN, Command, DeleteOp, Input, Key, KeyRange, LeaseId, Record, SnapshotChunk};
 use eddy_proto::etcdserverpb as pb;
 use eddy_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use eddy_proto::etcdserverpb::request_op::Request;
@@ -132,7 +132,24 @@ fn entry() -> Result<Vec<Vec<u8>>> {
     let last = pair.sides[0].records.values().next_back().context("a record")?;
     let entry = Record::decode(last.clone())?.entry().context("an entry")?;
     seeds.push(encode_entry(&entry, |_| Some(Bytes::from_static(BASES[1]))).bytes.to_vec());
+    let longest = longest_entry();
+    ensure!(decode_entry(Bytes::from(longest.clone())).is_ok_and(|entry| entry.expanded_len() == ENTRY_MAX));
+    seeds.push(longest);
     Ok(seeds)
+}
+
+/// A delta that says it gives as much as an entry may: what says more is one step away.
+fn longest_entry() -> Vec<u8> {
+    // Flags of a put and a delta, a key, a base, and the length.
+    let change = [&[8, 6, 18, 1, b'k', 58, 16][..], &[0; 16], &[64], &varint(ENTRY_MAX as u64)].concat();
+    // Number, the chain hash before it, and the change.
+    [&[24, 1, 58, CHAIN_LEN as u8][..], &[0; CHAIN_LEN], &[66, change.len() as u8], &change].concat()
+}
+
+fn varint(number: u64) -> Vec<u8> {
+    let mut bytes = vec![];
+    prost::encoding::encode_varint(number, &mut bytes);
+    bytes
 }
 
 fn record() -> Vec<Vec<u8>> {
