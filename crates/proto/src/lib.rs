@@ -1,5 +1,7 @@
 //! Messages and gRPC services, generated from the `.proto` files in `/proto`; nothing else.
 //!
+//! What eddy does not serve, as etcd's lock and election services, is in `/proto` and has no code here.
+//!
 //! All `bytes` fields are [`Bytes`](prost::bytes::Bytes). The generated code is committed, so that a build needs neither
 //! protoc nor a build script; `tests/generated.rs` keeps it true and rewrites it with `EDDY_REGENERATE=1`.
 
@@ -21,18 +23,6 @@ pub mod mvccpb {
 #[allow(missing_docs, unused_qualifications, clippy::all)]
 pub mod authpb {
     include!("gen/authpb.rs");
-}
-
-/// etcd's lock service.
-#[allow(missing_docs, unused_qualifications, clippy::all)]
-pub mod v3lockpb {
-    include!("gen/v3lockpb.rs");
-}
-
-/// etcd's election service.
-#[allow(missing_docs, unused_qualifications, clippy::all)]
-pub mod v3electionpb {
-    include!("gen/v3electionpb.rs");
 }
 
 /// The gRPC health checking protocol (`grpc.health.v1`), which etcd serves for the service name "" alone.

@@ -9,8 +9,6 @@ use eddy_proto::etcdserverpb::watch_create_request::FilterType;
 use eddy_proto::etcdserverpb::watch_request::RequestUnion;
 use eddy_proto::etcdserverpb::*;
 use eddy_proto::mvccpb::{Event, KeyValue, event::EventType};
-use eddy_proto::v3electionpb::{CampaignResponse, LeaderKey};
-use eddy_proto::v3lockpb::LockResponse;
 use prost::Message;
 use prost::bytes::Bytes;
 
@@ -262,15 +260,4 @@ fn messages_that_span_packages() {
     let perm = Permission { perm_type: permission::Type::Readwrite.into(), key: "a".into(), range_end: "b".into() };
     let request = AuthRoleGrantPermissionRequest { name: "r".into(), perm: Some(perm) };
     same("0a0172120808021201611a0162", request);
-
-    let leader = LeaderKey { name: "e".into(), key: "e/1".into(), rev: 8, lease: 9 };
-    same(
-        "0a1f08b298eaf1948386fccd0110cdd2918bd2b881cf8e01188080808080202002120c0a01651203652f3118082009",
-        CampaignResponse { header: header(), leader: Some(leader) },
-    );
-
-    same(
-        "0a1f08b298eaf1948386fccd0110cdd2918bd2b881cf8e0118808080808020200212036c2f31",
-        LockResponse { header: header(), key: "l/1".into() },
-    );
 }
