@@ -2,7 +2,9 @@
 //!
 //! All nodes dial the same address of a node, since it is part of the membership. So a relay asks the kernel which process
 //! a connection comes from, and knows the ordered pair of nodes of each byte. Bytes on a cut link wait until the link is
-//! healed, as TCP's retransmissions would; connections are not reset.
+//! healed, as TCP's retransmissions would. Only [`Relays::refuse`] ends connections.
+//!
+//! The lab uses it, and so do the server's tests of several processes: they include this file by its path.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -37,13 +39,15 @@ pub struct Shape {
     pub bytes_per_second: Option<u64>,
 }
 
-/// From one node to another.
-type Link = (usize, usize);
+/// From one node to another. `None` is a node that cannot be told from the others, as no process was named.
+type Link = (Option<usize>, Option<usize>);
 
 #[derive(Default)]
 struct Links {
     processes: HashMap<u32, usize>,
     cut: HashSet<Link>,
+    all_cut: bool,
+    refuses: bool,
     /// When the last byte of a link has left it.
     free_at: HashMap<Link, Instant>,
     bytes: HashMap<Link, u64>,
@@ -52,7 +56,7 @@ struct Links {
 struct Network {
     shape: Shape,
     links: Mutex<Links>,
-    /// Counts changes of what is cut.
+    /// Counts changes of what is cut or refused.
     changed: watch::Sender<u64>,
 }
 
@@ -61,14 +65,24 @@ impl Network {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a link works.
-    async fn works(&self, link: Link) {
+    /// Waits until the links are as wished.
+    async fn until(&self, holds: impl Fn(&Links) -> bool) {
         let mut changed = self.changed.subscribe();
-        while self.links().cut.contains(&link) {
+        while !holds(&self.links()) {
             if changed.changed().await.is_err() {
                 return;
             }
         }
+    }
+
+    /// Waits until a link works.
+    async fn works(&self, link: Link) {
+        self.until(|links| !links.all_cut && !links.cut.contains(&link)).await;
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Links)) {
+        change(&mut self.links());
+        self.changed.send_modify(|n| *n += 1);
     }
 
     /// When what is sent on a link now arrives.
@@ -114,26 +128,42 @@ impl Relays {
         self.addresses[node]
     }
 
-    /// Says which process a node is.
+    /// Says which process a node is. Where this is said of none, the relays do not ask who dials.
     pub fn process(&self, node: usize, id: u32) {
         self.network.links().processes.insert(id, node);
     }
 
-    /// Cuts links, each in its one direction.
-    pub fn cut(&self, links: impl IntoIterator<Item = Link>) {
-        self.network.links().cut.extend(links);
-        self.network.changed.send_modify(|n| *n += 1);
+    /// Cuts links, each from the first node to the second: bytes wait, and nobody is told. The processes must be named.
+    pub fn cut(&self, links: impl IntoIterator<Item = (usize, usize)>) {
+        self.network.change(|all| all.cut.extend(links.into_iter().map(|(from, to)| (Some(from), Some(to)))));
+    }
+
+    /// Cuts all links: bytes wait, and nobody is told.
+    pub fn cut_all(&self) {
+        self.network.change(|links| links.all_cut = true);
+    }
+
+    /// Ends all connections, and each new one at once.
+    pub fn refuse(&self) {
+        self.network.change(|links| links.refuses = true);
     }
 
     /// All links work again.
     pub fn heal(&self) {
-        self.network.links().cut.clear();
-        self.network.changed.send_modify(|n| *n += 1);
+        self.network.change(|links| {
+            links.cut.clear();
+            (links.all_cut, links.refuses) = (false, false);
+        });
     }
 
-    /// Bytes that a node has sent so far.
+    /// Bytes that a node has sent so far. Its process must be named.
     pub fn sent_bytes(&self, node: usize) -> u64 {
-        self.network.links().bytes.iter().filter(|((from, _), _)| *from == node).map(|(_, n)| n).sum()
+        self.network.links().bytes.iter().filter(|((from, _), _)| *from == Some(node)).map(|(_, n)| n).sum()
+    }
+
+    /// Bytes that all nodes have sent so far.
+    pub fn all_bytes(&self) -> u64 {
+        self.network.links().bytes.values().sum()
     }
 }
 
@@ -145,14 +175,21 @@ async fn accept(network: Arc<Network>, listener: TcpListener, to: usize, target:
         let (network, seed) = (Arc::clone(&network), seeds.random());
         connections.spawn(async move {
             // A connection that breaks ends here as it would without a relay: both its ends are closed.
-            let _broken = carry(network, stream, to, target, seed).await;
+            tokio::select! {
+                _broken = carry(&network, stream, to, target, seed) => {}
+                () = network.until(|links| links.refuses) => {}
+            }
         });
     }
 }
 
-async fn carry(network: Arc<Network>, here: TcpStream, to: usize, target: SocketAddr, seed: u64) -> Result<()> {
-    let from = dialler(&network, &here).await.context("the process that dialled is not known")?;
-    let (there_link, back_link) = ((from, to), (to, from));
+async fn carry(network: &Network, here: TcpStream, to: usize, target: SocketAddr, seed: u64) -> Result<()> {
+    let is_asked = !network.links().processes.is_empty();
+    let from = match is_asked {
+        true => Some(dialler(network, &here).await.context("the process that dialled is not known")?),
+        false => None,
+    };
+    let (there_link, back_link) = ((from, Some(to)), (Some(to), from));
     network.works(there_link).await;
     network.works(back_link).await;
     let there = TcpStream::connect(target).await?;
@@ -161,8 +198,8 @@ async fn carry(network: Arc<Network>, here: TcpStream, to: usize, target: Socket
     let (here_read, here_write) = here.into_split();
     let (there_read, there_write) = there.into_split();
     tokio::select! {
-        ended = pipe(&network, there_link, here_read, there_write, seed) => ended,
-        ended = pipe(&network, back_link, there_read, here_write, seed.wrapping_add(1)) => ended,
+        ended = pipe(network, there_link, here_read, there_write, seed) => ended,
+        ended = pipe(network, back_link, there_read, here_write, seed.wrapping_add(1)) => ended,
     }
 }
 
@@ -235,4 +272,5 @@ fn holds(process: u32, inode: &str) -> bool {
 }
 
 #[cfg(test)]
+#[path = "relay/tests.rs"] // where this file is included by its path, too
 mod tests;

@@ -1,7 +1,7 @@
 use super::*;
 
-/// A node that answers each byte with the same byte; node 0 is this process and dials node 1.
-async fn echo(shape: Shape) -> Result<(Relays, JoinSet<()>)> {
+/// A node that answers each byte with the same byte. Node 0 dials node 1; the relays know of its process if one is named.
+async fn echo(shape: Shape, dialler: Option<u32>) -> Result<(Relays, JoinSet<()>)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let target = listener.local_addr()?;
     let mut tasks = JoinSet::new();
@@ -15,7 +15,9 @@ async fn echo(shape: Shape) -> Result<(Relays, JoinSet<()>)> {
     });
     let unused = SocketAddr::from(([127, 0, 0, 1], 1));
     let relays = Relays::start(&[unused, target], shape, 1).await?;
-    relays.process(0, std::process::id());
+    if let Some(id) = dialler {
+        relays.process(0, id);
+    }
     Ok((relays, tasks))
 }
 
@@ -31,7 +33,7 @@ async fn exchange(stream: &mut TcpStream, bytes: &[u8]) -> Result<Duration> {
 #[tokio::test]
 async fn a_round_trip_takes_at_least_the_delay_of_both_directions() -> Result<()> {
     let shape = Shape { delay: Duration::from_millis(40), jitter: Duration::from_millis(5), bytes_per_second: None };
-    let (relays, _tasks) = echo(shape).await?;
+    let (relays, _tasks) = echo(shape, Some(std::process::id())).await?;
     let mut stream = TcpStream::connect(relays.address(1)).await?;
     for _ in 0..3 {
         let took = exchange(&mut stream, b"x").await?;
@@ -43,7 +45,7 @@ async fn a_round_trip_takes_at_least_the_delay_of_both_directions() -> Result<()
 #[tokio::test]
 async fn bandwidth_is_a_floor_on_the_time_and_order_is_kept() -> Result<()> {
     let shape = Shape { jitter: Duration::from_millis(20), bytes_per_second: Some(1 << 20), ..Shape::default() };
-    let (relays, _tasks) = echo(shape).await?;
+    let (relays, _tasks) = echo(shape, Some(std::process::id())).await?;
     let mut stream = TcpStream::connect(relays.address(1)).await?;
     let bytes: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
     // Written and read at once, so that neither end waits for the other.
@@ -61,7 +63,7 @@ async fn bandwidth_is_a_floor_on_the_time_and_order_is_kept() -> Result<()> {
 
 #[tokio::test]
 async fn a_cut_link_holds_what_it_is_given_until_it_is_healed() -> Result<()> {
-    let (relays, _tasks) = echo(Shape::default()).await?;
+    let (relays, _tasks) = echo(Shape::default(), Some(std::process::id())).await?;
     let mut stream = TcpStream::connect(relays.address(1)).await?;
     exchange(&mut stream, b"before").await?;
     relays.cut([(0, 1), (1, 0)]);
@@ -94,6 +96,42 @@ async fn a_cut_in_one_direction_lets_the_other_pass() -> Result<()> {
     relays.heal();
     one.read_exact(&mut byte).await?;
     assert_eq!(&byte, b"a");
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_all_links_are_cut_nobody_notices_and_all_bytes_arrive_later() -> Result<()> {
+    let (relays, _tasks) = echo(Shape::default(), None).await?;
+    let mut stream = TcpStream::connect(relays.address(1)).await?;
+    exchange(&mut stream, b"before").await?;
+    relays.cut_all();
+    let mut new = TcpStream::connect(relays.address(1)).await?;
+    stream.write_all(b"held").await?;
+    new.write_all(b"new").await?;
+    let mut answer = [0; 4];
+    let nothing = tokio::time::timeout(Duration::from_millis(100), stream.read_exact(&mut answer)).await;
+    assert!(nothing.is_err(), "a cut link lets pass");
+    relays.heal();
+    stream.read_exact(&mut answer).await?;
+    assert_eq!(&answer, b"held");
+    let mut answer = [0; 3];
+    new.read_exact(&mut answer).await?;
+    assert_eq!((&answer, relays.all_bytes()), (b"new", 2 * (6 + 4 + 3)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn connections_are_ended_and_refused_until_it_is_healed() -> Result<()> {
+    let (relays, _tasks) = echo(Shape::default(), None).await?;
+    let mut stream = TcpStream::connect(relays.address(1)).await?;
+    exchange(&mut stream, b"before").await?;
+    relays.refuse();
+    assert!(exchange(&mut stream, b"x").await.is_err(), "it is ended");
+    let mut new = TcpStream::connect(relays.address(1)).await?;
+    assert!(exchange(&mut new, b"x").await.is_err(), "it is refused");
+    relays.heal();
+    let mut new = TcpStream::connect(relays.address(1)).await?;
+    exchange(&mut new, b"after").await?;
     Ok(())
 }
 

@@ -38,18 +38,13 @@ async fn what_is_written_over_while_a_link_is_silently_dead_is_not_sent_afterwar
     for (round, times) in [500, 6_000].into_iter().enumerate() {
         let last = format!("the last of round {round}");
         cluster.settled().await?;
-        let carried = || cluster.relays.iter().map(|relay| relay.carried()).sum::<u64>();
-        let before = carried();
-        for relay in &cluster.relays {
-            relay.stall();
-        }
+        let before = cluster.relays()?.all_bytes();
+        cluster.relays()?.cut_all();
         overwrite(writer, times, &last).await?;
-        for relay in &cluster.relays {
-            relay.heal();
-        }
+        cluster.relays()?.heal();
         cluster.replicas[1].shows("hot", Some(&last)).await?;
         cluster.settled().await?;
-        let sent = carried() - before;
+        let sent = cluster.relays()?.all_bytes() - before;
         // What the window lets out may be sent twice, where the link is given up and made anew.
         assert!(sent < 400_000, "{sent} bytes for {times} writes, whose values are {} bytes", times * VALUE);
     }

@@ -1,6 +1,7 @@
 //! A cluster of real processes in one temporary directory, and what tests ask of it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use eddy_proto::etcdserverpb::{
 use eddy_proto::mvccpb::KeyValue;
 use tempfile::TempDir;
 
-use crate::relay::Relay;
+use crate::relay::{Relays, Shape};
 use crate::support::{Server, free_ports};
 
 /// Longer than anything here takes on a busy machine.
@@ -32,7 +33,7 @@ pub fn binary() -> &'static Path {
 pub struct Cluster {
     // Before the directory, so that they are killed before it is removed.
     pub replicas: Vec<Replica>,
-    pub relays: Vec<Relay>,
+    relays: Option<Relays>,
     pub dir: TempDir,
 }
 
@@ -64,17 +65,14 @@ impl Cluster {
 
     pub async fn with(size: usize, setup: Setup<'_>) -> Result<Cluster> {
         let dir = tempfile::tempdir()?;
-        let (mut relays, mut places) = (Vec::new(), Vec::new());
-        for place in 0..size {
-            let ports = free_ports()?;
-            let mut peer_port = ports[1];
-            if setup.relays {
-                let relay = Relay::start(([127, 0, 0, 1], ports[1]).into()).await?;
-                peer_port = relay.address().port();
-                relays.push(relay);
-            }
-            let scheme = if setup.peer_tls { "https" } else { "http" };
-            places.push((format!("r{place}"), ports, format!("{scheme}://127.0.0.1:{peer_port}")));
+        let ports = (0..size).map(|_| free_ports()).collect::<Result<Vec<_>>>()?;
+        let peers: Vec<SocketAddr> = ports.iter().map(|ports| ([127, 0, 0, 1], ports[1]).into()).collect();
+        let relays = if setup.relays { Some(Relays::start(&peers, Shape::default(), 1).await?) } else { None };
+        let scheme = if setup.peer_tls { "https" } else { "http" };
+        let mut places = Vec::new();
+        for (place, ports) in ports.into_iter().enumerate() {
+            let peer = relays.as_ref().map_or(peers[place], |relays| relays.address(place));
+            places.push((format!("r{place}"), ports, format!("{scheme}://{peer}")));
         }
         let list: Vec<String> = places.iter().map(|(name, _, url)| format!("{name}={url}")).collect();
         let list = list.join(",");
@@ -95,6 +93,11 @@ impl Cluster {
             replica.server.ready().await?;
         }
         Ok(cluster)
+    }
+
+    /// The network between the replicas. An error where the setup has none.
+    pub fn relays(&self) -> Result<&Relays> {
+        self.relays.as_ref().context("started without relays")
     }
 
     /// A place for another data dir.

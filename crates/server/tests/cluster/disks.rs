@@ -85,9 +85,8 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     if !is_seen {
         fs::remove_file(restored.server.data_dir().join("eddy/place"))?;
     }
-    for relay in &cluster.relays {
-        relay.cut();
-    }
+    cluster.relays()?.refuse();
+    let restored = &mut cluster.replicas[2];
     restored.server.restart().await?;
     ensure!(restored.get("mine").await?.as_deref() == Some("old"), "the old disk is there");
     ensure!(restored.get("told").await?.is_none(), "and what came after is not");
@@ -96,9 +95,7 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     // At both, so that either of them can give it in the snapshot.
     cluster.replicas[0].put("contended", "peer").await?;
     cluster.replicas[1].put("contended", "peer").await?;
-    for relay in &cluster.relays {
-        relay.heal();
-    }
+    cluster.relays()?.heal();
 
     for replica in &cluster.replicas {
         for (key, value) in [("mine", "new"), ("told", "x"), ("later", "y"), ("contended", "peer")] {

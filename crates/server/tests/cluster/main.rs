@@ -3,6 +3,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+// The lab's network, too. The lab depends on no server, and these tests on no lab.
+#[path = "../../../bench/src/relay.rs"]
+mod relay;
+
 mod alarms;
 mod backlog;
 mod clocks;
@@ -14,7 +18,6 @@ mod fake;
 mod faults;
 mod garbage;
 mod members;
-mod relay;
 mod security;
 mod spaces;
 mod sync;

@@ -123,18 +123,14 @@ async fn what_a_removed_member_never_told_can_be_rescued_from_its_disk() -> Resu
     let mut cluster = Cluster::with(3, Setup { relays: true, ..Setup::default() }).await?;
     cluster.replicas[2].put("shared", "x").await?;
     cluster.settled().await?;
-    for relay in &cluster.relays {
-        relay.cut();
-    }
+    cluster.relays()?.refuse();
     let mut removed = cluster.replicas.pop().context("three replicas")?;
     removed.put("alone", "only here").await?;
     removed.delete("shared").await?;
     let id = removed.status().await?.member_id;
     removed.server.kill()?;
     cluster.replicas[0].remove(id).await?;
-    for relay in &cluster.relays {
-        relay.heal();
-    }
+    cluster.relays()?.heal();
     // A member that has not heard of the removal takes what the removed one writes, and passes it on.
     eventually("all know of the removal", || async {
         let members = cluster.replicas[1].members().await?;

@@ -33,14 +33,10 @@ async fn what_is_written_at_one_is_read_at_the_others() -> Result<()> {
 async fn what_a_merge_gave_up_is_told_with_its_revision() -> Result<()> {
     let cluster = Cluster::with(2, Setup { relays: true, ..Setup::default() }).await?;
     cluster.settled().await?;
-    for relay in &cluster.relays {
-        relay.cut();
-    }
+    cluster.relays()?.refuse();
     cluster.replicas[0].put("contended", "first").await?;
     let later = cluster.replicas[1].put("contended", "second").await?;
-    for relay in &cluster.relays {
-        relay.heal();
-    }
+    cluster.relays()?.heal();
     cluster.settled().await?;
     // Where it was the other's that stayed, clients saw it come; where it was the own one, they saw nothing.
     let (loser, winner) = (&cluster.replicas[0], &cluster.replicas[1]);
@@ -64,9 +60,7 @@ async fn writes_to_one_key_while_apart_end_in_the_same_bytes_everywhere() -> Res
     for replica in &cluster.replicas {
         replica.shows("shared", Some("before")).await?;
     }
-    for relay in &cluster.relays {
-        relay.cut();
-    }
+    cluster.relays()?.refuse();
     for (place, replica) in cluster.replicas.iter().enumerate() {
         for round in 0..20 {
             replica.put("shared", &format!("{place}-{round}")).await?;
@@ -74,9 +68,7 @@ async fn writes_to_one_key_while_apart_end_in_the_same_bytes_everywhere() -> Res
         }
         replica.shows("shared", Some(&format!("{place}-19"))).await?;
     }
-    for relay in &cluster.relays {
-        relay.heal();
-    }
+    cluster.relays()?.heal();
     // The last to write wins.
     for replica in &cluster.replicas {
         replica.shows("shared", Some("2-19")).await?;
