@@ -1,0 +1,7 @@
+//! Several machines that exchange entries without a network: random orders of delivery, restarts at every point.
+//!
+//! `EDDY_CLUSTER_CASES` (default 1500) is the number of random histories; `EDDY_CLUSTER_SEED` the first one's seed. A
+//! failure is shrunk and printed with its seed.
+
+mod random;
+mod stories;

@@ -1,0 +1,56 @@
+//! What befalls disks: one is empty, or an older copy of itself.
+
+use bytes::Bytes;
+use eddy_crdt::Head;
+
+use super::host::Life;
+use super::world::World;
+use crate::support::disk::Image;
+
+impl World {
+    /// Whether a disk may be lost now: at random one at a time is, until its host has begun anew. What more than one has lost
+    /// at the same time may be lost for all.
+    pub fn may_lose_disk(&self) -> bool {
+        self.hosts.iter().all(|place| !place.lost && !matches!(place.life, Life::Fetching(_)))
+    }
+
+    pub fn wipe(&mut self, host: usize, back_ms: u64) {
+        if self.hosts.get(host).is_none_or(|place| matches!(place.life, Life::Gone)) {
+            return;
+        }
+        self.crash(host, back_ms);
+        self.disk_faults = true;
+        self.coverage.count("wiped disks");
+        let place = &mut self.hosts[host];
+        place.lost = true;
+        place.disk.replace(Image::default());
+        place.copied = false;
+        (place.expected, place.instead) = (None, None);
+        place.told.clear();
+    }
+
+    pub fn backup(&mut self, host: usize) {
+        let Some(place) = self.hosts.get_mut(host) else { return };
+        if let Life::Up(up) = &place.life {
+            place.backup = Some((place.disk.durable.clone(), up.durable.clone()));
+        }
+    }
+
+    /// `seen`: whether it can tell that its disk is a copy, or has to hear it from the others.
+    pub fn restore(&mut self, host: usize, back_ms: u64, seen: bool) {
+        let Some(place) = self.hosts.get(host) else { return };
+        let Some((image, state)) = place.backup.clone().filter(|_| !matches!(place.life, Life::Gone)) else { return };
+        self.crash(host, back_ms);
+        self.disk_faults = true;
+        self.coverage.count("restored disks");
+        if let Ok(head) = Head::decode(image.head.as_ref().unwrap_or(&Bytes::new())) {
+            let origin = head.identity.origin();
+            self.ledger.forks(origin, state.vector.get(origin) + 1);
+        }
+        let place = &mut self.hosts[host];
+        place.disk.replace(image);
+        (place.expected, place.instead) = (Some(state), None);
+        place.told.clear();
+        (place.copied, place.lost) = (seen, true);
+    }
+}

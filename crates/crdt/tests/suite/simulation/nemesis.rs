@@ -1,0 +1,173 @@
+//! What befalls a cluster: a list of what happens when, drawn from a seed before anything runs, so that it can be shortened.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+/// Who cannot reach whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// One alone.
+    Alone(usize),
+    /// Those below that place and the others.
+    Halves(usize),
+    /// Each reaches only the next and the one before.
+    Ring,
+    /// What the first sends does not reach the second.
+    OneWay(usize, usize),
+    /// These two do not reach each other; everyone else sees both.
+    Pair(usize, usize),
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// A client's command at a replica; see [`super::clients::command`].
+    Command(usize, u64),
+    /// So many writes to one key.
+    Burst(usize, usize),
+    /// The connection of two breaks.
+    Reset(usize, usize),
+    /// They get a second one beside it.
+    Double(usize, usize),
+    Cut(Cut),
+    Mend,
+    /// It stops without warning, and is back after so many milliseconds.
+    Crash(usize, u64),
+    CrashAll(u64),
+    /// Its disk takes so many milliseconds for a flush from now on.
+    Slow(usize, u64),
+    /// Its wall clock is off by so many milliseconds from now on.
+    Skew(usize, i64),
+    /// It stops, its disk is empty, and it is back after so many milliseconds. Unless a disk is lost already.
+    Wipe(usize, u64),
+    /// Someone copies its disk.
+    Backup(usize),
+    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one. Unless
+    /// a disk is lost already.
+    Restore(usize, u64, bool),
+    /// The same of all at once.
+    RestoreAll(u64),
+    /// That one is told to add a member at that place, which starts.
+    Add(usize, usize),
+    /// The first is told to remove the second.
+    Remove(usize, usize),
+}
+
+/// What a schedule has in it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// How many found the cluster.
+    pub founders: usize,
+    /// Which pairs have a link; all when empty.
+    pub links: Vec<(usize, usize)>,
+    /// Messages within one connection may be lost, doubled and swapped.
+    pub mangles: bool,
+    /// The longest that a message takes, milliseconds.
+    pub delay_ms: u64,
+    /// Bytes of a chunk of a snapshot.
+    pub chunk_bytes: usize,
+    /// After how many milliseconds what happens.
+    pub acts: Vec<(u64, Act)>,
+}
+
+/// The schedule that a seed stands for.
+pub fn plan(seed: u64) -> Plan {
+    let rng = &mut SmallRng::seed_from_u64(seed);
+    let founders = match rng.random_range(0..1000) {
+        0 => 21,
+        1..20 => rng.random_range(5..8),
+        20..100 => 1,
+        100..300 => 4,
+        300..550 => 2,
+        _ => 3,
+    };
+    let mut links = vec![];
+    if founders > 5 || (founders > 2 && rng.random_bool(0.2)) {
+        for n in 1..founders {
+            links.push((rng.random_range(0..n), n));
+        }
+        for _ in 0..founders / 2 {
+            let (a, b) = (rng.random_range(0..founders), rng.random_range(0..founders));
+            if a != b && !links.contains(&(a.min(b), a.max(b))) {
+                links.push((a.min(b), a.max(b)));
+            }
+        }
+    }
+    let faults = Faults::draw(rng);
+    let mut count = founders;
+    let mut acts = vec![];
+    let wait_max = [20, 200, 1500][rng.random_range(0..3)];
+    let total = if founders > 5 { 30 } else { rng.random_range(10..70) };
+    while acts.len() < total {
+        let wait_ms = if rng.random_bool(0.5) { 0 } else { rng.random_range(0..wait_max) };
+        acts.push((wait_ms, faults.act(rng, founders, &mut count)));
+    }
+    Plan {
+        seed,
+        founders,
+        links,
+        mangles: rng.random_bool(0.1),
+        delay_ms: [2, 30, 400][rng.random_range(0..3)],
+        chunk_bytes: [1, 300, 1 << 20][rng.random_range(0..3)],
+        acts,
+    }
+}
+
+/// Which faults a schedule has: few at a time, so that each is seen with and without the others.
+struct Faults {
+    cuts: bool,
+    crashes: bool,
+    skews: bool,
+    disks: bool,
+    members: bool,
+}
+
+impl Faults {
+    fn draw(rng: &mut SmallRng) -> Self {
+        Self {
+            cuts: rng.random_bool(0.6),
+            crashes: rng.random_bool(0.5),
+            skews: rng.random_bool(0.2),
+            disks: rng.random_bool(0.2),
+            members: rng.random_bool(0.2),
+        }
+    }
+
+    fn act(&self, rng: &mut SmallRng, founders: usize, count: &mut usize) -> Act {
+        let one = rng.random_range(0..*count);
+        let other = if *count > 1 { (one + rng.random_range(1..*count)) % *count } else { one };
+        let back_ms = [1, 50, 3000][rng.random_range(0..3)];
+        match rng.random_range(0..100) {
+            0..3 => Act::Burst(one, rng.random_range(10..60)),
+            3..6 => Act::Reset(one, other),
+            6..7 => Act::Double(one, other),
+            7..13 if self.cuts => match rng.random_range(0..8) {
+                0 | 1 => Act::Cut(Cut::Alone(one)),
+                2 => Act::Cut(Cut::Halves(rng.random_range(0..*count))),
+                3 => Act::Cut(Cut::Ring),
+                4 => Act::Cut(Cut::OneWay(one, other)),
+                5 => Act::Cut(Cut::Pair(one, other)),
+                _ => Act::Mend,
+            },
+            13..18 if self.crashes => Act::Crash(one, back_ms),
+            18..19 if self.crashes => Act::CrashAll(back_ms),
+            19..22 if self.crashes => Act::Slow(one, [0, 10, 300][rng.random_range(0..3)]),
+            22..24 if self.skews => {
+                let far = [1_000, 3_600_000, 60 * 365 * 86_400_000][rng.random_range(0..3)];
+                Act::Skew(one, if rng.random_bool(0.5) { far } else { -far })
+            }
+            24..26 if self.disks => Act::Wipe(one, back_ms),
+            26..29 if self.disks => Act::Backup(one),
+            29..32 if self.disks => Act::Restore(one, back_ms, true),
+            32..34 if self.members && *count < founders + 3 => {
+                // Now and then one that is there already: the same node added twice.
+                let place = if rng.random_bool(0.3) && *count > founders { *count - 1 } else { *count };
+                *count = (*count).max(place + 1);
+                Act::Add(rng.random_range(0..founders), place)
+            }
+            34..36 if self.members => Act::Remove(one, other),
+            _ => Act::Command(one, rng.random()),
+        }
+    }
+}

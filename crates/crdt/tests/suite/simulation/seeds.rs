@@ -1,0 +1,48 @@
+//! Runs schedules seed by seed, and tells of a failure how to see it again.
+
+use super::checks::Coverage;
+use super::nemesis::{Act, Plan, plan};
+use super::world::World;
+use crate::support::seeds::{caught, env, lines, shrink};
+
+fn run_plan(plan: &Plan) -> Result<Coverage, String> {
+    let mut world = World::new(plan)?;
+    world.run()?;
+    world.heal()?;
+    world.finish()?;
+    Ok(world.coverage)
+}
+
+/// Runs a schedule; a panic is a failure too.
+pub fn run(plan: &Plan) -> Result<Coverage, String> {
+    caught(|| run_plan(plan))
+}
+
+/// Runs that many schedules from a seed on; panics at the first that fails.
+pub fn sweep(first: u64, count: u64) -> Coverage {
+    let mut coverage = Coverage::default();
+    for seed in first..first + count {
+        let plan = plan(seed);
+        match run(&plan) {
+            Ok(seen) => coverage.add(&seen),
+            Err(error) => {
+                let with = |acts: &[(u64, Act)]| Plan { acts: acts.to_vec(), ..plan.clone() };
+                let mut acts = plan.acts.clone();
+                if env("EDDY_SIM_SHRINK", 1) > 0 {
+                    acts = shrink(acts, |acts| run(&with(acts)).is_err());
+                }
+                let after = run(&with(&acts)).err().unwrap_or_default();
+                panic!(
+                    "seed {seed}: {error}\n\n{} founders, links {:?}, mangles {}, delay {} ms; shortened to{}\n  {after}\n\n\
+                     EDDY_SIM_SEED={seed} EDDY_SIM_SCHEDULES=1 cargo test -p eddy-crdt --test suite simulation::",
+                    plan.founders,
+                    plan.links,
+                    plan.mangles,
+                    plan.delay_ms,
+                    lines(&acts)
+                );
+            }
+        }
+    }
+    coverage
+}

@@ -1,7 +1,0 @@
-//! The peer protocol between whole replicas, without a network: stories of two or three of them.
-
-mod faults;
-mod net;
-mod states;
-mod stories;
-mod strangers;
