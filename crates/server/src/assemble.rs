@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::node::identity::Founded;
 use crate::node::{self, Handle, NodeState, Options, SweepPace, autocompact, observe};
 use crate::peer::{self, Dialer, Peers};
-use crate::storage::{self, SledJournal, stage};
+use crate::storage::{self, DiskJournal, stage};
 
 /// The parts behind the sockets.
 pub struct Parts {
@@ -45,7 +45,7 @@ pub fn start_node(
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Handle> {
     let place = config.data_dir.join("eddy");
-    let journal = SledJournal::open(&config.data_dir, storage_options(config))?;
+    let journal = DiskJournal::open(&config.data_dir, storage_options(config))?;
     let options = Options {
         genesis: beginning,
         quota: config.quota_bytes(),
@@ -81,7 +81,7 @@ pub fn start_node(
 /// # Errors
 /// When the data dir is in use, damaged or of a newer format.
 pub fn load_replica(config: &Config, founded: &Founded) -> anyhow::Result<Replica> {
-    let mut journal = SledJournal::open(&config.data_dir, storage_options(config))?;
+    let mut journal = DiskJournal::open(&config.data_dir, storage_options(config))?;
     Ok(node::load(&mut journal, &config.data_dir.join("eddy"), founded.identity)?)
 }
 
@@ -102,7 +102,17 @@ fn sweep_pace(config: &Config) -> SweepPace {
 }
 
 fn storage_options(config: &Config) -> storage::Options {
-    storage::Options { fsync: !config.unsafe_no_fsync }
+    let options = storage::Options { fsync: !config.unsafe_no_fsync, ..storage::Options::default() };
+    #[cfg(debug_assertions)]
+    let options = with_small_log(options);
+    options
+}
+
+/// A log of so few bytes that checkpoints come all the time, for tests. This is not in release builds.
+#[cfg(debug_assertions)]
+fn with_small_log(options: storage::Options) -> storage::Options {
+    let wanted = std::env::var("EDDY_FAULT_LOG_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    wanted.map_or(options, |bytes| storage::Options { log_bytes: bytes, segment_bytes: bytes / 2, ..options })
 }
 
 /// Starts the peers of a node: they are dialled from now on.

@@ -48,7 +48,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tokio", &["eddy-server", "eddy-bench"]),
     ("sled", &["eddy-server"]),
     ("automerge", &["eddy-crdt"]),
-    ("zstd", &["eddy-crdt"]),
+    ("zstd", &["eddy-crdt", "eddy-server"]),
     ("eddy-crdt", &["eddy-server"]),
     ("eddy-server", &[]),
 ];

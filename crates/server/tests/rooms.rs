@@ -31,7 +31,7 @@ const ORDERS: &[Order] = &[
             "version", "limits", "config", "tls", "cli", "logging", "metrics", "storage", "node", "api", "peer",
             "admin", "http", "grpc", "listen", "command", "assemble", "run",
         ],
-        circles_max: 1,
+        circles_max: 0,
     },
 ];
 

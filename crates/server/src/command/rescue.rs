@@ -10,7 +10,7 @@ use bytes::Bytes;
 use eddy_crdt::{Change, ChangeKind, EntryHead, Head, Keyspace, Record, VersionVector};
 use serde_json::{Map, Value, json};
 
-use crate::storage::{Journal, Options, SledJournal};
+use crate::storage::{DiskJournal, Journal, Options};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct RescueArgs {
@@ -24,7 +24,7 @@ pub(super) fn run(args: &RescueArgs) -> anyhow::Result<ExitCode> {
     if !args.data_dir.join("eddy").exists() {
         bail!("{} is no data dir of eddy", args.data_dir.display());
     }
-    let mut journal = SledJournal::open(&args.data_dir, Options { fsync: true })?;
+    let mut journal = DiskJournal::open(&args.data_dir, Options::default())?;
     let mut records: Vec<Bytes> = Vec::new();
     let head = journal.load(&mut |_, record| {
         records.push(record);

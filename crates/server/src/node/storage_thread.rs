@@ -17,11 +17,8 @@ use crate::storage::{Journal, StorageError};
 /// How many bytes of records are trimmed between two groups.
 const TRIM_SLICE_BYTES: usize = 128 << 10;
 
-/// Tidying makes writes wait, so it waits until there was no write for this long.
-const TIDY_AFTER_QUIET: Duration = Duration::from_millis(50);
-
-/// Tidying waits no longer than this for a moment without writes.
-const TIDY_OVERDUE: Duration = Duration::from_secs(60);
+/// How often to look whether the journal has done what it does in the background, where no write comes.
+const BUSY_EVERY: Duration = Duration::from_millis(20);
 
 /// How often the bytes on disk are counted at most: that takes a walk through directories.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
@@ -37,8 +34,6 @@ pub(crate) struct StorageThread {
     /// Whether something was trimmed that no flush has made durable yet.
     unsynced: bool,
     waiting: Vec<Answer>,
-    /// Since when the journal may hold more garbage than it should.
-    untidy: Option<Instant>,
     /// When the bytes on disk were last counted.
     counted: Option<Instant>,
     /// Groups that are applied but found the disk full. Their clients were told that the outcome is unknown. The groups
@@ -61,7 +56,7 @@ impl Drop for Farewell {
 impl StorageThread {
     pub(crate) fn new(engine: Arc<Engine>, journal: Box<dyn Journal>) -> Self {
         let (dead, waiting) = (BTreeSet::new(), Vec::new());
-        Self { engine, journal, dead, unsynced: false, waiting, untidy: None, counted: None, parked: VecDeque::new() }
+        Self { engine, journal, dead, unsynced: false, waiting, counted: None, parked: VecDeque::new() }
     }
 
     /// Runs until the pipe is closed and empty.
@@ -78,15 +73,13 @@ impl StorageThread {
                 Received::Work(Work::Defragment(reply)) => self.defragment(reply),
                 Received::Nothing if !self.parked.is_empty() => self.retry(),
                 Received::Nothing if self.trim_pending() => {}
-                Received::Nothing if self.untidy.is_some() => self.tidy(),
                 Received::Nothing => self.note_sizes(),
                 Received::Closed => break,
             }
             if self.trim_pending() {
                 self.trim();
-            } else if self.untidy.is_some_and(|since| since.elapsed() >= TIDY_OVERDUE) {
-                self.tidy();
             }
+            self.work();
         }
         self.retry();
         if self.unsynced && self.engine.is_writable() {
@@ -97,23 +90,28 @@ impl StorageThread {
     /// Waits for work, but only while there is nothing else to do.
     fn receive(&self) -> Received {
         let full = !self.parked.is_empty();
-        let wait = match self.untidy {
-            _ if self.trim_pending() => Some(Duration::ZERO),
-            Some(_) if self.engine.is_writable() && !full => Some(TIDY_AFTER_QUIET),
-            _ if full || self.engine.admission.disk_low.load(Ordering::Relaxed) => Some(RETRY_EVERY),
-            _ => None,
+        let wait = match () {
+            () if self.trim_pending() => Some(Duration::ZERO),
+            () if self.engine.is_writable() && self.journal.is_busy() => Some(BUSY_EVERY),
+            () if full || self.engine.admission.disk_low.load(Ordering::Relaxed) => Some(RETRY_EVERY),
+            () => None,
         };
         self.engine.pipe.receive(wait)
     }
 
-    fn tidy(&mut self) {
-        self.untidy = None;
-        match self.journal.tidy() {
-            Ok(rewritten) => tracing::debug!(rewritten, "tidied the journal"),
-            Err(error @ StorageError::Poisoned) => self.stop_writes(&error),
-            Err(error) => tracing::warn!(%error, "could not tidy the journal; it takes more space than it should"),
+    /// Lets the journal do what is due besides.
+    fn work(&mut self) {
+        if !self.engine.is_writable() {
+            return;
         }
-        self.note_sizes();
+        let was_busy = self.journal.is_busy();
+        if let Err(error) = self.journal.work() {
+            return self.stop_writes(&error);
+        }
+        if was_busy && !self.journal.is_busy() {
+            self.counted = None;
+            self.note_sizes();
+        }
     }
 
     fn flush(&mut self, flush: Flush) {
@@ -241,7 +239,6 @@ impl StorageThread {
             for (reply, result) in self.waiting.drain(..) {
                 answer(reply, result);
             }
-            self.untidy.get_or_insert_with(Instant::now);
             self.note_sizes();
         }
     }

@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::StorageError;
+use super::error::StorageError;
 
 /// The line in the `format` file. Another number means: this version must not touch the store.
-const FORMAT: &str = "eddy journal 1\n";
+const FORMAT: &str = "eddy journal 2\n";
 
 /// Turns an [`std::io::Error`] into a [`StorageError`] that says what was tried on which file.
 pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StorageError {
@@ -17,6 +17,11 @@ pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => StorageError::NoSpace { path },
         _ => StorageError::Io { doing, path, source },
     }
+}
+
+/// The error that names a damaged file.
+pub(super) fn damaged(path: &Path, what: String) -> StorageError {
+    StorageError::Damaged { path: path.to_owned(), what }
 }
 
 /// The locked directory.
@@ -48,22 +53,6 @@ impl Dir {
         &self.root
     }
 
-    pub fn journal(&self) -> PathBuf {
-        self.root.join("journal")
-    }
-
-    pub fn fresh(&self) -> PathBuf {
-        self.root.join("journal.new")
-    }
-
-    pub fn retired(&self) -> PathBuf {
-        self.root.join("journal.old")
-    }
-
-    pub fn mark(&self) -> PathBuf {
-        self.root.join("mark")
-    }
-
     pub fn format(&self) -> PathBuf {
         self.root.join("format")
     }
@@ -93,29 +82,6 @@ impl Dir {
         sync_dir(&self.root)?;
         if let Some(parent) = self.root.parent() {
             sync_dir(parent)?;
-        }
-        Ok(())
-    }
-
-    /// Gives a new database that is complete and synced the journal's name.
-    pub fn name_fresh(&self) -> Result<(), StorageError> {
-        let fresh = self.fresh();
-        std::fs::rename(&fresh, self.journal()).map_err(io("rename", &fresh))?;
-        sync_dir(&self.root)
-    }
-
-    /// Ends a defragmentation that a crash interrupted. The copy was complete and synced before the old database
-    /// gave up its name; so whichever of the two is there under a name is whole.
-    pub fn finish_swap(&self) -> Result<(), StorageError> {
-        let (journal, fresh, retired) = (self.journal(), self.fresh(), self.retired());
-        if !exists(&journal)? && exists(&retired)? {
-            let whole = if exists(&fresh)? { &fresh } else { &retired };
-            std::fs::rename(whole, &journal).map_err(io("rename", whole))?;
-            sync_dir(&self.root)?;
-        }
-        if exists(&journal)? {
-            remove_tree(&fresh)?;
-            remove_tree(&retired)?;
         }
         Ok(())
     }

@@ -233,11 +233,6 @@ impl Journal for FaultyJournal {
         self.flush(None)
     }
 
-    fn tidy(&mut self) -> Result<bool, StorageError> {
-        self.ready()?;
-        Ok(false)
-    }
-
     fn defragment(&mut self) -> Result<(), StorageError> {
         self.ready()?;
         self.flush(None)?;

@@ -1,4 +1,4 @@
-//! Keys and values of the sled database.
+//! Keys and values of a checkpoint.
 //!
 //! A **page** holds consecutive records under the number of its first one; a record that does not fit into a page is
 //! split into **parts** under its own number. One sled insert costs microseconds and a rewrite of its tree node
@@ -85,7 +85,7 @@ impl Meta {
         self.sum = self.sum.wrapping_sub(record_sum(number, record));
     }
 
-    fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, out: &mut Vec<u8>) {
         for n in [self.generation, self.next, self.live, self.live_bytes, self.high_water] {
             put_varint(out, n);
         }
@@ -93,7 +93,7 @@ impl Meta {
         out.extend_from_slice(&self.head);
     }
 
-    fn decode(mut from: &[u8]) -> Option<Self> {
+    pub fn decode(mut from: &[u8]) -> Option<Self> {
         let buf = &mut from;
         let mut meta = Self {
             generation: get_varint(buf)?,
@@ -109,7 +109,7 @@ impl Meta {
     }
 }
 
-fn put_varint(out: &mut Vec<u8>, mut n: u64) {
+pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -117,7 +117,7 @@ fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-fn get_varint(buf: &mut &[u8]) -> Option<u64> {
+pub(super) fn get_varint(buf: &mut &[u8]) -> Option<u64> {
     let mut n = 0u64;
     for shift in (0..64).step_by(7) {
         let byte = buf.try_get_u8().ok()?;
@@ -129,7 +129,7 @@ fn get_varint(buf: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn get_slice<'a>(buf: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
+pub(super) fn get_slice<'a>(buf: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
     let (slice, rest) = buf.split_at_checked(usize::try_from(len).ok()?)?;
     *buf = rest;
     Some(slice)
@@ -263,11 +263,6 @@ impl Packer {
             self.done.push((key(self.first, 0), KIND_PAGE, std::mem::take(&mut self.payload)));
             self.empty = true;
         }
-    }
-
-    /// Bytes in the page that is still open.
-    pub fn open_bytes(&self) -> Option<usize> {
-        (!self.empty).then_some(self.payload.len())
     }
 
     /// Bytes that were pushed.

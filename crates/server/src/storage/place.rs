@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
-use super::StorageError;
 use super::dir::{Dir, io, sync_dir};
+use super::error::StorageError;
 
 fn path(dir: &Dir) -> PathBuf {
     dir.root().join("place")

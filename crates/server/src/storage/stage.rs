@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::dir::{exists, io, remove_tree, sync_dir, sync_file};
-use super::{Group, Journal, Options, SledJournal, StorageError};
+use super::{DiskJournal, Group, Journal, Options, StorageError};
 
 /// Records appended at once, and about how many bytes of them.
 const GROUP_RECORDS: usize = 1024;
@@ -60,7 +60,7 @@ pub fn is_there(data_dir: &Path) -> Result<bool, StorageError> {
 pub fn replace(data_dir: &Path, options: Options, records: &[Bytes], head: &Bytes) -> Result<(), StorageError> {
     let places = Places::of(data_dir);
     remove_tree(&places.joining)?;
-    let mut journal = SledJournal::open(&places.joining, options)?;
+    let mut journal = DiskJournal::open(&places.joining, options)?;
     journal.load(&mut |_, _| Ok(()))?;
     let (mut first, mut rest) = (1, records);
     loop {
@@ -126,11 +126,11 @@ pub fn is_wanted_anew(data_dir: &Path) -> Result<bool, StorageError> {
 mod tests {
     use super::*;
 
-    const OPTIONS: Options = Options { fsync: true };
+    const OPTIONS: Options = Options { fsync: true, segment_bytes: 1 << 20, log_bytes: 1 << 20 };
 
     fn contents(data_dir: &Path) -> (Vec<Bytes>, Option<Bytes>) {
         let mut records = vec![];
-        let mut journal = SledJournal::open(data_dir, OPTIONS).unwrap();
+        let mut journal = DiskJournal::open(data_dir, OPTIONS).unwrap();
         let head = journal.load(&mut |_, record| {
             records.push(record);
             Ok(())

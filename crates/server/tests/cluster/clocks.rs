@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use eddy_crdt::{CLOCK_DRAG_MAX_MS, Head};
 use eddy_proto::etcdserverpb::lease_client::LeaseClient;
 use eddy_proto::etcdserverpb::{LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest};
-use eddy_server::storage::{Journal, Options, SledJournal};
+use eddy_server::storage::{DiskJournal, Journal, Options};
 
 use crate::cluster::{Cluster, PATIENCE, Replica, Setup, eventually};
 
@@ -39,7 +39,7 @@ async fn time_to_live(replica: &Replica, id: i64) -> Result<(i64, i64)> {
 
 /// The highest time that a stopped replica has given or seen, milliseconds since the Unix epoch.
 fn clock_on_disk(data_dir: &Path) -> Result<i64> {
-    let mut journal = SledJournal::open(data_dir, Options { fsync: true })?;
+    let mut journal = DiskJournal::open(data_dir, Options::default())?;
     let head = journal.load(&mut |_, _| Ok(()))?;
     Ok(Head::decode(&head.context("a head")?)?.stamp.wall_ms() as i64)
 }

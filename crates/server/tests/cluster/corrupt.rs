@@ -11,14 +11,14 @@ use eddy_proto::admin::Equality;
 use eddy_proto::etcdserverpb::alarm_request::AlarmAction;
 use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use eddy_proto::etcdserverpb::{AlarmMember, AlarmRequest, AlarmType};
-use eddy_server::storage::{Journal, Options, SledJournal};
+use eddy_server::storage::{DiskJournal, Journal, Options};
 
 use crate::cluster::{Cluster, PATIENCE, Replica, binary, eventually};
 
 /// Gives a key another value on the disk of a stopped replica, so well that its own checks find nothing. This stands
 /// for what memory or a disk did before the checksums were made, or for a fault in a program.
 fn alter(data_dir: &Path, key: &str, to: &'static str) -> Result<()> {
-    let mut journal = SledJournal::open(data_dir, Options { fsync: true })?;
+    let mut journal = DiskJournal::open(data_dir, Options::default())?;
     let mut records = Vec::new();
     let head = journal.load(&mut |number, record| {
         records.push((number, record));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
-use eddy_server::storage::{Journal, Options, SledJournal, StorageError};
+use eddy_server::storage::{DiskJournal, Journal, Options, StorageError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -12,12 +12,12 @@ use rand::{Rng, SeedableRng};
 pub type Records = BTreeMap<u64, Bytes>;
 
 /// Opens with fsync.
-pub fn open(dir: &Path) -> Result<SledJournal, StorageError> {
-    SledJournal::open(dir, Options::default())
+pub fn open(dir: &Path) -> Result<DiskJournal, StorageError> {
+    DiskJournal::open(dir, Options::default())
 }
 
 /// Loads everything.
-pub fn load(journal: &mut SledJournal) -> Result<(Records, Option<Bytes>), StorageError> {
+pub fn load(journal: &mut DiskJournal) -> Result<(Records, Option<Bytes>), StorageError> {
     let mut records = Records::new();
     let head = journal.load(&mut |number, record| {
         assert!(records.insert(number, record).is_none(), "record {number} twice");
@@ -27,7 +27,7 @@ pub fn load(journal: &mut SledJournal) -> Result<(Records, Option<Bytes>), Stora
 }
 
 /// Opens and loads a store that must be whole.
-pub fn reopen(dir: &Path) -> (SledJournal, Records, Option<Bytes>) {
+pub fn reopen(dir: &Path) -> (DiskJournal, Records, Option<Bytes>) {
     let mut journal = open(dir).expect("open");
     let (records, head) = load(&mut journal).expect("load");
     (journal, records, head)

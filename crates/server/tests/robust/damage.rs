@@ -85,7 +85,7 @@ async fn filled(dir: &Path) -> Result<PathBuf> {
 async fn a_damaged_data_dir_is_named_and_left_as_it_is() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let whole = filled(dir.path()).await?;
-    let log = PathBuf::from("eddy/journal/db");
+    let log = PathBuf::from("eddy/wal/0000000000000001.log");
     let written = std::fs::read(whole.join(&log))?.iter().rposition(|byte| *byte != 0).unwrap_or(0);
     let mut case = 0;
     let mut broken = async |edit: &mut dyn FnMut(&Path) -> Result<()>, words: &[&str]| {
@@ -95,13 +95,13 @@ async fn a_damaged_data_dir_is_named_and_left_as_it_is() -> Result<()> {
         edit(&data)?;
         check_refused(&data, words)
     };
-    for file in ["eddy/journal/db", "eddy/journal/conf", "eddy/mark", "eddy/format"] {
+    for file in ["eddy/wal/0000000000000001.log", "eddy/current", "eddy/format"] {
         broken(&mut |data| Ok(std::fs::remove_file(data.join(file))?), &[file, "damaged"]).await?;
     }
-    broken(&mut |data| Ok(std::fs::write(data.join("eddy/mark"), "x")?), &["eddy/mark"]).await?;
+    broken(&mut |data| Ok(std::fs::write(data.join("eddy/current"), "x")?), &["eddy/current"]).await?;
     broken(
         &mut |data| Ok(std::fs::write(data.join("eddy/format"), "eddy journal 9\n")?),
-        &["eddy/format", "journal 9", "journal 1"],
+        &["eddy/format", "journal 9", "journal 2"],
     )
     .await?;
     broken(&mut |data| Ok(std::fs::write(data.join("eddy/format"), "")?), &["eddy/format"]).await?;
@@ -109,10 +109,10 @@ async fn a_damaged_data_dir_is_named_and_left_as_it_is() -> Result<()> {
         let file = std::fs::File::options().write(true).open(data.join(&log))?;
         Ok(file.set_len(written as u64 / 2)?)
     };
-    broken(&mut cut, &["eddy/journal", "damaged"]).await?;
+    broken(&mut cut, &["eddy/wal", "damaged", "cut at byte"]).await?;
     let mut rng = SmallRng::seed_from_u64(7);
     for _ in 0..6 * scale() {
-        // The records' middle: neither sled's own first pages nor its free tail.
+        // The middle: the last write of all could pass for one that was torn by the kill.
         let at = rng.random_range(written / 4..written * 3 / 4);
         let mut scratch = |data: &Path| {
             let mut bytes = std::fs::read(data.join(&log))?;
@@ -121,7 +121,7 @@ async fn a_damaged_data_dir_is_named_and_left_as_it_is() -> Result<()> {
             }
             Ok(std::fs::write(data.join(&log), bytes)?)
         };
-        broken(&mut scratch, &["eddy/journal", "damaged"])
+        broken(&mut scratch, &["eddy/wal", "damaged", "at byte"])
             .await
             .map_err(|e| e.context(format!("at {at} of {written}")))?;
     }

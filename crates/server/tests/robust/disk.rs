@@ -118,6 +118,16 @@ impl Small {
         Ok(())
     }
 
+    /// Waits until so much space is free: what was compacted goes with the next checkpoint.
+    async fn until_free(&self, bytes: u64) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while fs4::available_space(&self.0)? < bytes {
+            ensure!(Instant::now() < deadline, "only {} bytes are free", fs4::available_space(&self.0)?);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
     fn free(&self) -> Result<()> {
         Ok(std::fs::remove_file(self.0.join("ballast"))?)
     }
@@ -155,6 +165,7 @@ async fn a_full_file_system_still_takes_deletes_and_compactions() -> Result<()> 
     client.delete_all().await?;
     client.compact(client.revision().await?).await?;
     until_writable(&client).await?;
+    small.until_free(20 << 20).await?;
     let (again, _) = fill(&client, "b").await?;
     ensure!(again.len() > 100, "only {} fit after a compaction", again.len());
     check_full(&server, &client, &again).await?;

@@ -58,9 +58,22 @@ impl Server {
     /// # Errors
     /// The binary cannot be run, ends, or does not answer in time; the message holds the end of its log.
     pub async fn start(binary: &Path, data_dir: &Path, flags: &[&str]) -> Result<Server> {
+        Server::start_with(binary, data_dir, flags, &[]).await
+    }
+
+    /// The same with environment variables.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn start_with(
+        binary: &Path,
+        data_dir: &Path,
+        flags: &[&str],
+        env: &[(&'static str, String)],
+    ) -> Result<Server> {
         let mut last = None;
         for _ in 0..PORT_ATTEMPTS {
-            let mut server = Server::spawn(binary, data_dir, flags)?;
+            let mut server = Server::spawn_with(binary, data_dir, free_ports()?, flags, env.to_vec())?;
             match server.ready().await {
                 Ok(()) => return Ok(server),
                 Err(e) if e.to_string().contains("address already in use") => last = Some(e),
@@ -75,13 +88,9 @@ impl Server {
     /// # Errors
     /// It cannot be run.
     pub async fn start_and_kill(binary: &Path, data_dir: &Path, after: Duration) -> Result<()> {
-        let mut server = Server::spawn(binary, data_dir, &[])?;
+        let mut server = Server::spawn_on(binary, data_dir, free_ports()?, &[])?;
         tokio::time::sleep(after).await;
         server.kill()
-    }
-
-    fn spawn(binary: &Path, data_dir: &Path, flags: &[&str]) -> Result<Server> {
-        Server::spawn_on(binary, data_dir, free_ports()?, flags)
     }
 
     /// Starts `binary` on these ports for clients and peers, and does not wait.

@@ -144,8 +144,12 @@ impl<J: Journal> Journal for Gated<J> {
         self.journal.defragment()
     }
 
-    fn tidy(&mut self) -> Result<bool, StorageError> {
-        self.journal.tidy()
+    fn work(&mut self) -> Result<(), StorageError> {
+        self.journal.work()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.journal.is_busy()
     }
 
     fn size_in_use(&self) -> u64 {
