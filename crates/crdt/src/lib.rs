@@ -39,13 +39,13 @@ pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head,
 pub use replica::Replica;
 pub use replica::log::{Log, Logged};
 pub use replica::query::BelowFloor;
-pub use replica::remote::CLOCK_DRAG_MAX_MS;
+
 pub use replica::sweep::Sweep;
 pub use replica::turn::{Effects, HOLD_MS, Input};
 pub use store::digest::Digest;
 pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
 pub use words::chain::{CHAIN_LEN, Chain};
-pub use words::clock::{Now, Stamp};
+pub use words::clock::{CLOCK_DRAG_MAX_MS, Now, Stamp};
 pub use words::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};
 pub use words::key::{Key, KeyRange, Keyspace, Place, is_replica_local};
 pub use words::revision::Revision;

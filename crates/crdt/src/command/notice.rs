@@ -97,6 +97,15 @@ pub enum Notice {
         /// The peer that sent it.
         from: ReplicaId,
     },
+    /// An entry sets rules of merging that this build does not know: refused.
+    UnknownRules {
+        /// The entry.
+        dot: Dot,
+        /// The peer that sent it.
+        from: ReplicaId,
+        /// Their number, if it can be read.
+        number: Option<u32>,
+    },
     /// An entry is dated ahead of this replica's clock by more than the bound.
     ClockAhead {
         /// Where it comes from.
@@ -126,7 +135,8 @@ impl Notice {
             | Self::Forked { .. }
             | Self::OwnTailLost { .. }
             | Self::NotAMember { .. }
-            | Self::Malformed { .. } => true,
+            | Self::Malformed { .. }
+            | Self::UnknownRules { .. } => true,
             Self::ClockAhead { .. }
             | Self::Merged(_)
             | Self::Removed

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use crate::entry::ChangeKind;
-use crate::merge::object::Object;
 use crate::merge::version::Version;
 use crate::words::id::Origin;
-use crate::words::value::Live;
 
 /// Positions in a list of versions.
 pub type Positions = SmallVec<[usize; 2]>;
@@ -65,40 +63,23 @@ impl Graph {
         self.depths[at]
     }
 
-    /// The version that continues the run this one is in: its only child, if that has the same origin and no other
-    /// parent. Nobody else can tell the two apart.
-    pub fn continuation(&self, at: usize, versions: &[&Version]) -> Option<usize> {
+    /// The version that continues the run this one is in: its only child, if that has no other parent.
+    pub fn continuation(&self, at: usize) -> Option<usize> {
         let (1, child) = self.children[at] else { return None };
-        let same = versions[child].dot.origin == versions[at].dot.origin;
-        (same && self.parents[child].len() == 1).then_some(child)
+        (self.parents[child].len() == 1).then_some(child)
     }
-}
 
-/// Which of these versions are middles of runs. The version after a middle is of the same origin, is the only one on
-/// top of the middle, and stands on nothing else. To leave any middle out changes no outcome. A version that alters a
-/// field which is set once is no middle, so that the first to set it stays known.
-pub fn middles(graph: &Graph, versions: &[&Version], base: Option<&Live>, kubernetes: bool) -> Vec<bool> {
-    let once = |value: Option<&[u8]>| value.and_then(Object::parse).map(|object| object.set_once()).unwrap_or_default();
-    let value = |version: &'_ Version| match &version.kind {
-        ChangeKind::Put { value, .. } => Some(value.clone()),
-        ChangeKind::Delete | ChangeKind::Expire => None,
-    };
-    let alters_once = |at: usize| {
-        let own = once(value(versions[at]).as_deref());
-        let parents = graph.parents(at);
-        let same = parents.iter().all(|&parent| once(value(versions[parent]).as_deref()) == own);
-        !(same && (!parents.is_empty() || once(base.map(|base| &base.value[..])) == own))
-    };
-    (0..versions.len())
-        .map(|at| graph.continuation(at, versions).is_some() && !(kubernetes && alters_once(at)))
-        .collect()
+    /// Whether it continues a run: its only parent has no other child.
+    pub fn continues(&self, at: usize) -> bool {
+        matches!(self.parents[at][..], [parent] if self.children[parent].0 == 1)
+    }
 }
 
 /// Of these versions, the deletes after which their run deletes again: whatever they killed is killed without them.
 pub fn repeated_deletes(graph: &Graph, versions: &[&Version]) -> Vec<bool> {
     let mut later = vec![false; versions.len()];
     for at in (0..versions.len()).rev() {
-        if let Some(next) = graph.continuation(at, versions) {
+        if let Some(next) = graph.continuation(at) {
             later[at] = later[next] || versions[next].kind == ChangeKind::Delete;
         }
     }

@@ -14,9 +14,10 @@ use bytes::Bytes;
 
 use crate::command::notice::{GivenUp, Rule};
 use crate::entry::ChangeKind;
-use crate::merge::graph::{self, Graph};
+use crate::merge::graph::Graph;
 use crate::merge::object::{self, Object, replay};
 use crate::merge::rules::Rules;
+use crate::merge::runs;
 use crate::merge::version;
 use crate::merge::version::Version;
 use crate::store::system;
@@ -159,22 +160,24 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
     }
     let ancestry: Vec<&Version> =
         versions.iter().filter(|v| heads.iter().any(|head| head.dot == v.dot || head.descends_from(v.dot))).collect();
-    let graph = Graph::of(&ancestry);
-    // A run counts as its last version, so that leaving its middle out changes nothing. A version of another
-    // incarnation, or one that cannot be read, is no version of its fields.
-    let middles = graph::middles(&graph, &ancestry, base, true);
-    let read = |v: &Version| match of_heads.iter().find(|(dot, _)| *dot == v.dot) {
+    // A version of another incarnation, or one that cannot be read, is no version of its fields.
+    let read = |v: &&Version| match of_heads.iter().find(|(dot, _)| *dot == v.dot) {
+        _ if v.incarnation != incarnation => None,
         Some((_, object)) => Some(Cow::Borrowed(object)),
         None => object(v).filter(|object| object.is_like(first)).map(Cow::Owned),
     };
-    let replayed: Vec<(&Version, Cow<'_, Object>)> = ancestry
-        .iter()
-        .zip(middles)
-        .filter(|(v, middle)| v.incarnation == incarnation && !middle)
-        .filter_map(|(v, _)| Some((*v, read(v)?)))
-        .collect();
+    let objects: Vec<Option<Cow<'_, Object>>> = ancestry.iter().map(read).collect();
     let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| Object::parse(&base.value));
     let base = base.filter(|base| base.is_like(first));
+    let known: Vec<Option<&Object>> = objects.iter().map(Option::as_deref).collect();
+    let silent = runs::silent(&Graph::of(&ancestry), &known, base.as_ref(), &first.schema(rules), |_| true);
+    let replayed: Vec<(&Version, Cow<'_, Object>)> = ancestry
+        .iter()
+        .zip(objects)
+        .zip(silent)
+        .filter(|(_, silent)| !silent)
+        .filter_map(|((v, object), _)| Some((*v, object?)))
+        .collect();
     // Were Automerge to refuse, it would on every replica: the last writer wins then.
     replay::merge(base.as_ref(), &replayed, rules).ok().flatten()
 }

@@ -5,8 +5,8 @@ use prost::Message;
 
 use crate::words::key::Keyspace;
 
-/// The newest rules that this build knows; it knows all older ones.
-pub const NUMBER: u32 = 1;
+/// The rules that this build knows. Number 1 gave a run of versions the stamp of its last one; nothing was released with it.
+pub const NUMBER: u32 = 2;
 
 /// Everything a merge consults; the same on all members.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,9 +32,30 @@ pub struct CounterRule {
     pub minimum: Option<i64>,
 }
 
+/// Rules by which this build cannot merge. Merging by others would let replicas differ.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UnknownRules {
+    /// They have another number.
+    #[error("the cluster merges by rules number {0}, this build by number {NUMBER}: use a build that knows both")]
+    Number(u32),
+    /// They cannot be read.
+    #[error("the rules by which the cluster merges cannot be read")]
+    Unreadable,
+}
+
+impl UnknownRules {
+    /// Their number, if it can be read.
+    pub fn number(self) -> Option<u32> {
+        match self {
+            Self::Number(number) => Some(number),
+            Self::Unreadable => None,
+        }
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
-        Self { number: 1, prefix: Bytes::from_static(b"/registry/"), counters: vec![] }
+        Self { number: NUMBER, prefix: Bytes::from_static(b"/registry/"), counters: vec![] }
     }
 }
 
@@ -42,6 +63,14 @@ impl Rules {
     /// Whether Kubernetes objects may lie at that key.
     pub fn is_kubernetes(&self, keyspace: Keyspace, key: &[u8]) -> bool {
         keyspace == Keyspace::Client && key.starts_with(&self.prefix)
+    }
+
+    /// Whether this build can merge by the rules of that number.
+    ///
+    /// # Errors
+    /// When it does not know them.
+    pub fn check(number: u32) -> Result<(), UnknownRules> {
+        if number == NUMBER { Ok(()) } else { Err(UnknownRules::Number(number)) }
     }
 
     /// The rules as the value of their system key.
@@ -56,16 +85,20 @@ impl Rules {
         rules.encode_to_vec().into()
     }
 
-    /// Reads them back; `None` when they are none, or of a number that this build does not know.
-    pub fn decode(value: &[u8]) -> Option<Self> {
-        let rules = wire::Rules::decode(value).ok().filter(|rules| (1..=NUMBER).contains(&rules.number))?;
+    /// Reads them back.
+    ///
+    /// # Errors
+    /// When they are none, or of a number that this build does not know.
+    pub fn decode(value: &[u8]) -> Result<Self, UnknownRules> {
+        let rules = wire::Rules::decode(value).map_err(|_| UnknownRules::Unreadable)?;
+        Self::check(rules.number)?;
         let counters = rules.counters.into_iter().map(|counter| CounterRule {
             api_version: counter.api_version,
             kind: counter.kind,
             path: counter.path,
             minimum: counter.minimum,
         });
-        Some(Self { number: rules.number, prefix: rules.prefix, counters: counters.collect() })
+        Ok(Self { number: rules.number, prefix: rules.prefix, counters: counters.collect() })
     }
 }
 
@@ -109,8 +142,12 @@ mod tests {
             minimum: Some(0),
         };
         let rules = Rules { counters: vec![counter], ..Rules::default() };
-        assert_eq!(Rules::decode(&rules.encode()), Some(rules.clone()));
-        assert_eq!(Rules::decode(&Rules { number: NUMBER + 1, ..rules }.encode()), None);
-        assert_eq!(Rules::decode(b""), None);
+        assert_eq!(Rules::decode(&rules.encode()), Ok(rules.clone()));
+        assert_eq!(
+            Rules::decode(&Rules { number: NUMBER + 1, ..rules }.encode()),
+            Err(UnknownRules::Number(NUMBER + 1))
+        );
+        assert_eq!(Rules::decode(b""), Err(UnknownRules::Number(0)));
+        assert_eq!(Rules::decode(b"\xff"), Err(UnknownRules::Unreadable));
     }
 }

@@ -10,6 +10,7 @@ use crate::entry::ChangeKind;
 use crate::merge::graph::{self, Graph};
 use crate::merge::outcome::{self, MergeOutcome};
 use crate::merge::rules::Rules;
+use crate::merge::runs;
 use crate::merge::version::{Version, heads};
 use crate::words::id::Dot;
 use crate::words::key::Keyspace;
@@ -114,9 +115,9 @@ impl Window {
     }
 
     /// Takes out the middles of runs that are `droppable`: versions that were never offered to anybody, so that no
-    /// version elsewhere can stand on them. Of a run it leaves the last version, and the last delete, which tells what
-    /// it killed. It also leaves versions that alter a field that is set once. Changes no outcome. Returns what was
-    /// taken out, in order.
+    /// version elsewhere can stand on them. Of a run it leaves the last version, the last delete, which tells what it
+    /// killed, and the versions that hold the last edit of a leaf. Changes no outcome. Returns what was taken out, in
+    /// order.
     pub fn drop_middles(
         &mut self,
         rules: &Rules,
@@ -126,11 +127,16 @@ impl Window {
     ) -> Vec<Dot> {
         let all: Vec<&Version> = self.versions.iter().collect();
         let graph = Graph::of(&all);
-        let middles = graph::middles(&graph, &all, self.base.as_ref(), rules.is_kubernetes(keyspace, key));
         let repeated = graph::repeated_deletes(&graph, &all);
-        let goes =
-            |at: usize| middles[at] && (repeated[at] || all[at].kind != ChangeKind::Delete) && droppable(all[at].dot);
-        let gone: Vec<bool> = (0..all.len()).map(goes).collect();
+        let goes = |at: usize| {
+            graph.continuation(at).is_some()
+                && (repeated[at] || all[at].kind != ChangeKind::Delete)
+                && droppable(all[at].dot)
+        };
+        let gone: Vec<bool> = match rules.is_kubernetes(keyspace, key) {
+            true => runs::silent_of_key(&graph, &all, self.base.as_ref(), rules, goes),
+            false => (0..all.len()).map(goes).collect(),
+        };
         let mut dropped = vec![];
         let versions = std::mem::take(&mut self.versions);
         self.segments.clear();

@@ -7,6 +7,7 @@ use prost::Message;
 use crate::command::member::Member;
 use crate::entry::Past;
 use crate::replica::acks::Acks;
+use crate::replica::heard::Heard;
 use crate::store::system::{AnnouncedBirth, AttributesValue, MemberValue, SpaceValue, System, SystemKey};
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::revision::{Revision, SPACES};
@@ -30,6 +31,8 @@ pub(crate) struct Membership {
     pub(crate) past: Past,
     /// The members that were met since this replica doubts its disk.
     pub(crate) met: BTreeSet<ReplicaId>,
+    /// What members are known to have written.
+    pub(crate) heard: Heard,
 }
 
 impl Membership {

@@ -144,8 +144,11 @@ impl Replica {
                 SystemKey::Lease(id) => match value.map(|value| (system::lease_ttl(value), system::lease_owner(value)))
                 {
                     Some((ttl, owner)) => {
-                        let mine = owner == Some(self.identity.replica);
-                        self.state.leases.grant(turn.now, id, ttl.unwrap_or_default(), mine);
+                        let (mine, ttl) = (owner == Some(self.identity.replica), ttl.unwrap_or_default());
+                        // What another replica made of a lease that is kept alive here does not prolong it.
+                        if !(mine && self.state.leases.is_kept_for(turn.now, id, ttl)) {
+                            self.state.leases.grant(turn.now, id, ttl, mine);
+                        }
                     }
                     None => self.state.leases.ended(turn.now, id),
                 },
@@ -156,7 +159,10 @@ impl Replica {
                     self.state.alarms.remove(&alarm);
                 }
                 SystemKey::Rules => {
-                    self.rules = value.and_then(|value| Rules::decode(value)).unwrap_or_default().into();
+                    // A peer whose rules this build does not know is refused, so these are known.
+                    if let Some(Ok(rules)) = value.map(|value| Rules::decode(value)) {
+                        self.rules = rules.into();
+                    }
                 }
                 _ => {}
             }

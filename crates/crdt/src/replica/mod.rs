@@ -2,7 +2,9 @@
 
 pub(crate) mod acks;
 mod command;
+pub(crate) mod heard;
 mod journal;
+mod leases;
 mod local;
 pub(crate) mod log;
 pub(crate) mod members;
@@ -24,7 +26,7 @@ use crate::command::event::Commit;
 use crate::command::notice::MergeReport;
 use crate::command::op::{RangeOp, RangeReply, Refusal, Txn, TxnReply};
 use crate::command::tally::Tally;
-use crate::entry::{ChangeKind, Head};
+use crate::entry::Head;
 use crate::merge::rules::Rules;
 use crate::replica::journal::Journal;
 use crate::replica::members::Membership;
@@ -128,10 +130,7 @@ impl Replica {
     }
 
     fn tick(&mut self, turn: &mut Turn) {
-        for _ in 0..EXPIRIES_PER_TICK {
-            let Some(id) = self.state.leases.first_expired(turn.now) else { break };
-            self.transact(turn, |transaction| transaction.end_lease(id, ChangeKind::Expire));
-        }
+        self.expire_leases(turn, EXPIRIES_PER_TICK);
         let hold_until_ms = self.replication.as_ref().and_then(|replication| replication.hold_until_ms);
         if hold_until_ms.is_some_and(|until_ms| turn.now.mono_ms >= until_ms) {
             // What waited for the hold is settled now, without another acknowledgement.

@@ -8,21 +8,20 @@ use crate::command::event::{Commit, Event};
 use crate::command::notice::{MergeReport, Notice};
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Record};
 use crate::merge::outcome::{self, MergeOutcome};
-use crate::merge::rules::Rules;
+use crate::merge::rules::{Rules, UnknownRules};
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::log::Logged;
 use crate::replica::turn::Turn;
 use crate::store::history::ChangedKeys;
 use crate::store::state::Position;
+use crate::store::system::SystemKey;
+use crate::words::clock::{CLOCK_DRAG_MAX_MS, Stamp};
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
 use crate::words::value::Live;
 use crate::words::vector::VersionVector;
-
-/// How far an entry may be dated ahead of this replica's clock and still drag its logical clock along, milliseconds.
-pub const CLOCK_DRAG_MAX_MS: u64 = 60_000;
 
 /// How many merges are remembered.
 const RECENT_MERGES: usize = 256;
@@ -123,6 +122,7 @@ impl Replica {
                 Ok(()) => {
                     system |= entry.changes.iter().any(|change| change.keyspace == Keyspace::System);
                     self.apply(turn, entry);
+                    self.write_revived(turn);
                 }
                 Err(notice) => turn.effects.notices.push(notice),
             }
@@ -155,6 +155,9 @@ impl Replica {
         }
         if entry.changes.iter().any(|change| change.key.is_empty() || change.local) || origin == Origin::GENESIS {
             return Err(Notice::Malformed { dot, from });
+        }
+        if let Some(error) = entry.changes.iter().find_map(unknown_rules) {
+            return Err(Notice::UnknownRules { dot, from, number: error.number() });
         }
         let known = self.origins.vector.get(origin);
         if origin == self.identity.origin() {
@@ -265,7 +268,10 @@ impl Replica {
             let Some(window) = windows.add(change.keyspace, &change.key, version) else { continue };
             let outcome = window.outcome(&rules, change.keyspace, &change.key);
             let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
-            let step = KeyStep::between(&rules, change, before.as_ref(), &outcome);
+            let step = match self.revives(turn, change, before.as_ref(), &outcome) {
+                true => KeyStep::Nothing,
+                false => KeyStep::between(&rules, change, before.as_ref(), &outcome),
+            };
             self.report_merge(turn, head.dot, change, step, &outcome);
             planned.push(Planned { place, outcome, step, number_before });
         }
@@ -364,13 +370,22 @@ impl Replica {
     }
 
     /// Lets a stamp drag the clock along, within bounds.
-    fn witness(&mut self, turn: &mut Turn, origin: Origin, stamp: crate::words::clock::Stamp) {
+    fn witness(&mut self, turn: &mut Turn, origin: Origin, stamp: Stamp) {
         let limit_ms = turn.now.wall_ms.saturating_add(CLOCK_DRAG_MAX_MS);
         if stamp.wall_ms() > limit_ms {
             let ahead_ms = stamp.wall_ms().saturating_sub(turn.now.wall_ms);
             turn.effects.notices.push(Notice::ClockAhead { origin, ahead_ms });
         }
         self.clock.witness_until(stamp, limit_ms);
+    }
+}
+
+/// Why this build cannot merge by the rules that a change sets.
+pub(crate) fn unknown_rules(change: &Change) -> Option<UnknownRules> {
+    match &change.kind {
+        _ if change.keyspace != Keyspace::System || SystemKey::decode(&change.key) != Some(SystemKey::Rules) => None,
+        ChangeKind::Put { value, .. } => Rules::decode(value).err(),
+        ChangeKind::Delete | ChangeKind::Expire => Some(UnknownRules::Unreadable),
     }
 }
 

@@ -37,6 +37,9 @@ impl Replica {
             let is_nobody =
                 self.membership.members.get(member.replica).is_none() && self.origins.vector.covers(&vector);
             if !is_nobody {
+                if self.membership.members.get(member.replica).is_some() {
+                    self.membership.heard.note(turn.now, member, &vector);
+                }
                 news |= self.membership.acks.note(member, vector, &self.origins.vector);
             }
         }

@@ -12,6 +12,8 @@ use crate::command::tally::Tally;
 use crate::entry::Entry;
 use crate::words::clock::Now;
 use crate::words::id::{Birth, Origin, ReplicaId};
+use crate::words::key::{Key, Keyspace};
+use crate::words::value::Live;
 use crate::words::vector::VersionVector;
 
 /// What the machine is told.
@@ -92,11 +94,13 @@ pub(crate) struct Turn {
     pub(crate) now: Now,
     /// What it has led to.
     pub(crate) effects: Effects,
+    /// Keys that an entry has let run out although their lease is kept alive here: to be written again as they were.
+    pub(crate) revived: Vec<(Keyspace, Key, Live)>,
 }
 
 impl Turn {
     /// A turn that has led to nothing.
     pub(crate) fn new(now: Now) -> Self {
-        Self { now, effects: Effects::default() }
+        Self { now, effects: Effects::default(), revived: vec![] }
     }
 }

@@ -64,6 +64,11 @@ fn deadline(now: Now, ttl_s: i64) -> u64 {
     now.mono_ms.saturating_add(ttl_ms(ttl_s))
 }
 
+/// How long nothing may be heard of a lease that is kept alive elsewhere before it runs out here, milliseconds.
+pub fn patience_ms(ttl_s: i64) -> u64 {
+    ttl_ms(ttl_s).saturating_add(grace_ms(ttl_s))
+}
+
 fn grace_ms(ttl_s: i64) -> u64 {
     (ttl_ms(ttl_s) / 2).max(GRACE_MIN_MS)
 }
@@ -88,6 +93,26 @@ impl Leases {
     fn insert(&mut self, id: LeaseId, lease: Lease) {
         self.deadlines.insert((lease.deadline_ms, id));
         self.leases.insert(id, lease);
+    }
+
+    /// Whether the lease is kept alive here and has not run out.
+    pub fn is_kept_here(&self, now: Now, id: LeaseId) -> bool {
+        self.leases.get(&id).is_some_and(|lease| lease.mine && lease.is_running(now))
+    }
+
+    /// The same, with that time to live.
+    pub fn is_kept_for(&self, now: Now, id: LeaseId, ttl_s: i64) -> bool {
+        self.is_kept_here(now, id) && self.leases.get(&id).is_some_and(|lease| lease.ttl_s == ttl_s)
+    }
+
+    /// Lets a lease whose time is up wait a while before it comes up again. Clients see nothing left of it.
+    pub fn look_again(&mut self, now: Now, id: LeaseId, after_ms: u64) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        self.deadlines.remove(&(lease.deadline_ms, id));
+        lease.deadline_ms = now.mono_ms.saturating_add(after_ms);
+        lease.grace_ms = lease.grace_ms.saturating_add(after_ms);
+        lease.renewed_ms = AtomicU64::new(lease.deadline_ms);
+        self.deadlines.insert((lease.deadline_ms, id));
     }
 
     /// Counts a lease anew; `None` when there is none or it has run out.

@@ -1,5 +1,6 @@
 //! What can be wrong with a peer or with what it sends.
 
+use crate::merge::rules::UnknownRules;
 use crate::sync::message::{Message, PROTOCOL, Reason};
 use crate::sync::wire::DecodeError;
 use crate::words::id::{ClusterId, Dot, ReplicaId};
@@ -24,6 +25,9 @@ pub enum SyncError {
         /// The version it speaks.
         theirs: u32,
     },
+    /// It merges by rules that this build does not know.
+    #[error("the peer cannot be joined: {0}")]
+    Rules(#[from] UnknownRules),
     /// It has this replica's own id.
     #[error("the peer says that it is {0}, which is this replica itself")]
     OwnId(ReplicaId),
@@ -66,7 +70,7 @@ impl SyncError {
         let reason = match self {
             Self::Garbage(_) | Self::Unexpected(_) => Reason::Protocol,
             Self::Cluster { .. } => Reason::Cluster,
-            Self::Protocol { .. } => Reason::Version,
+            Self::Protocol { .. } | Self::Rules(_) => Reason::Version,
             Self::OwnId(_) | Self::AnotherMember { .. } | Self::Outlived(_) => Reason::Identity,
             Self::UnknownMember(_) => Reason::UnknownMember,
             Self::RemovedMember(_) => Reason::RemovedMember,

@@ -72,7 +72,7 @@ fn messages() -> Vec<Message> {
         empty: true,
         doubtful: true,
         revision: Revision::new(5 << 40),
-        rules: 1,
+        rules: 2,
     };
     vec![
         Message::Hello(Box::new(hello)),

@@ -64,7 +64,7 @@ impl KeyRange {
 }
 
 /// Keys that each replica keeps for itself: never sent to peers, not in the state hash. Each kube-apiserver compacts
-/// its own replica, and a site's pods must find their own site's apiserver. Part of rules number 1.
+/// its own replica, and a site's pods must find their own site's apiserver. Part of the rules number.
 const REPLICA_LOCAL: [&[u8]; 3] = [
     b"compact_rev_key",
     b"/registry/services/endpoints/default/kubernetes",

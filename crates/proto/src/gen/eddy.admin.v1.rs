@@ -37,6 +37,9 @@ pub struct StatusResponse {
     /// Why writes are not taken, if they are not.
     #[prost(string, tag = "13")]
     pub writes_refused: ::prost::alloc::string::String,
+    /// The number of the rules by which the cluster merges.
+    #[prost(uint32, tag = "14")]
+    pub rules: u32,
 }
 /// The last entry of an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -15,6 +15,7 @@ pub fn status(status: &StatusResponse) -> Value {
         "vector": vector(&status.vector),
         "floor": vector(&status.floor),
         "unsettled_keys": status.windows,
+        "rules": status.rules,
         "state_hash": status.state_hash,
         "alarms": status.alarms,
         "writes_refused": text_or_null(&status.writes_refused),

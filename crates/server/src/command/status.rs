@@ -64,8 +64,8 @@ fn table(url: &str, status: &StatusResponse) -> String {
     let mut text = String::new();
     let _infallible = writeln!(
         text,
-        "{url}  {} {:x}  cluster {:x}  revision {}  unsettled keys {}",
-        status.name, status.member_id, status.cluster_id, status.revision, status.windows
+        "{url}  {} {:x}  cluster {:x}  revision {}  unsettled keys {}  rules {}",
+        status.name, status.member_id, status.cluster_id, status.revision, status.windows, status.rules
     );
     if !status.writes_refused.is_empty() {
         let _infallible = writeln!(text, "  writes refused: {}", status.writes_refused);
@@ -160,10 +160,11 @@ mod tests {
             revision: 7,
             alarms: vec!["memberID:2 alarm:NOSPACE".to_owned()],
             peers,
+            rules: 2,
             ..StatusResponse::default()
         };
         expect_test::expect![[r#"
-            http://h:1  east 2  cluster 1  revision 7  unsettled keys 0
+            http://h:1  east 2  cluster 1  revision 7  unsettled keys 0  rules 2
               memberID:2 alarm:NOSPACE
               PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE
               ab    west  yes        0       0      12 ms ago     1.5 ms      equal

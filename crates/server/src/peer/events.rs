@@ -122,6 +122,10 @@ impl Peers {
             }
             Notice::Forked { dot, from } => self.refused("another one of that name is here", dot, from, true),
             Notice::Malformed { dot, from } => self.refused("it cannot be one", dot, from, true),
+            Notice::UnknownRules { dot, from, number } => {
+                self.refused("it sets rules of merging that this build does not know", dot, from, true);
+                tracing::debug!(rules = ?number, "the refused rules");
+            }
             Notice::TooEarly { dot, from } => self.refused("it came before something it depends on", dot, from, false),
             Notice::OwnTailLost { dot, from } => {
                 self.refused("it is this replica's own, and not here", dot, from, false);

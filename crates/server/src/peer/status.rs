@@ -127,6 +127,7 @@ impl Peers {
             alarms,
             peers,
             writes_refused: status.state.reason().unwrap_or_default().to_owned(),
+            rules: replica.rules().number,
         })
     }
 

@@ -1,8 +1,10 @@
 //! Kills and pauses.
 
-use anyhow::Result;
+use std::time::{Duration, Instant};
 
-use crate::cluster::Cluster;
+use anyhow::{Result, ensure};
+
+use crate::cluster::{Cluster, Setup, eventually};
 
 #[tokio::test]
 async fn a_killed_replica_catches_up() -> Result<()> {
@@ -60,5 +62,36 @@ async fn a_paused_replica_holds_nobody_up() -> Result<()> {
     cluster.replicas[1].shows("199", Some(&value)).await?;
     cluster.replicas[2].server.signal("CONT")?;
     cluster.replicas[2].shows("199", Some(&value)).await?;
+    cluster.settled().await
+}
+
+/// No packet says so when a cable is pulled. Operators see it within 5 s all the same, and within another second that the
+/// link is back.
+#[tokio::test]
+async fn a_link_that_is_cut_in_silence_shows_within_5_seconds() -> Result<()> {
+    let cluster = Cluster::with(2, Setup { relays: true, ..Setup::default() }).await?;
+    cluster.settled().await?;
+    let gauge = |other: u64| format!("eddy_peer_connected{{peer=\"{other:x}\"}}");
+    let ids = [cluster.replicas[0].status().await?.member_id, cluster.replicas[1].status().await?.member_id];
+    for (replica, other) in cluster.replicas.iter().zip([ids[1], ids[0]]) {
+        ensure!(replica.metric(&gauge(other)).await? == 1, "the metrics do not say that it is connected");
+    }
+    let since = Instant::now();
+    cluster.relays()?.cut_all();
+    for (replica, other) in cluster.replicas.iter().zip([ids[1], ids[0]]) {
+        eventually("the cut shows", || async {
+            let peers = replica.status().await?.peers;
+            ensure!(peers.iter().all(|peer| !peer.connected), "{peers:?}");
+            Ok(())
+        })
+        .await?;
+        ensure!(replica.metric(&gauge(other)).await? == 0, "the metrics say that it is connected");
+    }
+    let shown = since.elapsed();
+    // Half a second for the questions themselves.
+    ensure!(shown < Duration::from_millis(5_500), "it showed after {shown:?}");
+    cluster.relays()?.heal();
+    cluster.replicas[0].put("after", "x").await?;
+    cluster.replicas[1].shows("after", Some("x")).await?;
     cluster.settled().await
 }

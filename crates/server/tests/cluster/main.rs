@@ -17,6 +17,7 @@ mod example;
 mod fake;
 mod faults;
 mod garbage;
+mod leases;
 mod members;
 mod security;
 mod spaces;

@@ -53,7 +53,9 @@ async fn a_start_that_is_killed_at_any_of_its_calls_can_be_repeated() -> Result<
             kills += sweep(&binary, before, name).await.with_context(|| format!("{before:?}, {name}"))?;
         }
         println!("{before:?}: {kills} starts killed, each could be repeated");
-        ensure!(kills > 20, "too few calls for a start that writes");
+        // On a store that is there a start reads, syncs the log, and notes that this is the original.
+        let least = if before == Before::None { 20 } else { 10 };
+        ensure!(kills > least, "{before:?}: too few calls for a start that writes: {kills}");
     }
     Ok(())
 }

@@ -20,11 +20,11 @@ use crate::targets::snapshot_chunk::Open;
 const CHECKSUM_LEN: usize = 9;
 
 const OBJECTS: &[&str] = &[
-    include_str!("../../../crdt/tests/merge/objects/pod.json"),
-    include_str!("../../../crdt/tests/merge/objects/deployment.json"),
-    include_str!("../../../crdt/tests/merge/objects/node.json"),
-    include_str!("../../../crdt/tests/merge/objects/lease.json"),
-    include_str!("../../../crdt/tests/merge/objects/service.json"),
+    include_str!("../../../crdt/tests/suite/merge/objects/pod.json"),
+    include_str!("../../../crdt/tests/suite/merge/objects/deployment.json"),
+    include_str!("../../../crdt/tests/suite/merge/objects/node.json"),
+    include_str!("../../../crdt/tests/suite/merge/objects/lease.json"),
+    include_str!("../../../crdt/tests/suite/merge/objects/service.json"),
 ];
 
 /// A target, and what its fuzzer begins with.

@@ -1,6 +1,7 @@
 //! What can be wrong with a journal.
 
 use crate::entry::CodecError;
+use crate::merge::rules::UnknownRules;
 use crate::words::id::Dot;
 use crate::words::revision::Revision;
 
@@ -43,6 +44,9 @@ pub enum Damage {
         /// What differs.
         what: &'static str,
     },
+    /// The rules by which its cluster merges are not known to this build.
+    #[error(transparent)]
+    Rules(#[from] UnknownRules),
     /// There are records but no head.
     #[error("the journal has records but no head")]
     NoHead,

@@ -193,7 +193,7 @@ impl Loader {
         (state.history, state.revision, state.restamped) = (history, head.revision, head.restamped);
 
         let mut replica = Replica::new(head.identity);
-        derive(&mut state, &mut replica, now);
+        derive(&mut state, &mut replica, now)?;
         if state.digest.get() != head.state_hash {
             return Err(Damage::State { what: "hash of the replicated keys" });
         }
@@ -241,7 +241,7 @@ fn history(changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History
 }
 
 /// What is not stored because it follows from the keys: leases, alarms, members, rules, hashes.
-fn derive(state: &mut State, replica: &mut Replica, now: Now) {
+fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Damage> {
     for (key, value) in &state.system {
         state.digest.add(Keyspace::System, key, &value.value, value.version, None);
         match SystemKey::decode(key) {
@@ -253,7 +253,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) {
                 state.alarms.insert(alarm);
             }
             Some(SystemKey::Rules) => {
-                replica.rules = Rules::decode(&value.value).unwrap_or_default().into();
+                replica.rules = Rules::decode(&value.value)?.into();
             }
             _ => {}
         }
@@ -268,4 +268,5 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) {
         digest.add(Keyspace::Client, key, &content.value, content.version, content.lease);
         state.leases.reattach(now, key, None, content.lease);
     }
+    Ok(())
 }

@@ -10,9 +10,11 @@ use crate::boot::snapshot::rebase::Lost;
 use crate::boot::snapshot::recovery;
 use crate::command::notice::{MergeReport, Notice};
 use crate::entry::{Applied, Change, CodecError, Entry, OriginHead, Record};
+use crate::merge::rules::UnknownRules;
 use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::replica::origins::OriginState;
+use crate::replica::remote::unknown_rules;
 use crate::replica::turn::Turn;
 use crate::store::history::{ChangedKeys, History};
 use crate::store::state::Position;
@@ -43,6 +45,9 @@ pub enum InstallError {
     /// The members in the snapshot do not include this one: it was not added there yet, or was removed.
     #[error("the snapshot does not know this member")]
     NotAMember,
+    /// The cluster merges by rules that this build does not know.
+    #[error(transparent)]
+    Rules(#[from] UnknownRules),
     /// An entry in it does not fit the rest.
     #[error("the snapshot contradicts itself: {0:?}")]
     Contradiction(Notice),
@@ -115,7 +120,7 @@ impl Installer {
         let base = self.base.take().filter(|_| self.done).ok_or(InstallError::Incomplete)?;
         let mut tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
         let mut turn = Turn::new(now);
-        let mut replica = self.settled_part(&mut turn, identity, base);
+        let mut replica = self.settled_part(&mut turn, identity, base)?;
         self.take_log(&mut turn, &mut replica)?;
         let mut refused_of_others = vec![];
         if let Some(old) = old {
@@ -152,7 +157,12 @@ impl Installer {
     }
 
     /// A replica that holds what is settled, and no entry.
-    fn settled_part(&self, turn: &mut Turn, identity: Identity, base: Vec<OriginHead>) -> Replica {
+    fn settled_part(
+        &self,
+        turn: &mut Turn,
+        identity: Identity,
+        base: Vec<OriginHead>,
+    ) -> Result<Replica, InstallError> {
         let mut replica = Replica::new(identity);
         replica.membership.joining = true;
         // Revisions below the space that it will leap to; nobody ever sees them.
@@ -171,8 +181,11 @@ impl Installer {
         replica.open_up().floor = VersionVector::default();
         let system: Vec<Change> =
             self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(change_of).collect();
+        if let Some(error) = system.iter().find_map(unknown_rules) {
+            return Err(error.into());
+        }
         replica.follow_system(turn, system.iter());
-        replica
+        Ok(replica)
     }
 
     /// Applies the entries of the giver's log, and takes its floor.

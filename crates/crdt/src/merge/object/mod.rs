@@ -15,8 +15,6 @@ pub mod replay;
 pub mod schema;
 pub mod shared;
 
-use std::collections::BTreeMap;
-
 use crate::merge::rules::Rules;
 use json::Json;
 use schema::Schema;
@@ -59,17 +57,6 @@ impl Object {
         self.uid() == other.uid()
             && self.text(&["apiVersion"]) == other.text(&["apiVersion"])
             && self.text(&["kind"]) == other.text(&["kind"])
-    }
-
-    /// The fields that are set once in its kind, where they are set, written canonically.
-    pub fn set_once(&self) -> BTreeMap<&'static str, String> {
-        let once = schema::set_once(self.text(&["apiVersion"]).unwrap_or(""), self.text(&["kind"]).unwrap_or(""));
-        once.iter()
-            .filter_map(|path| {
-                let value = path.iter().try_fold(&self.json, |value, field| value.get(field))?;
-                Some((*path.last()?, value.canonical()))
-            })
-            .collect()
     }
 
     /// The node that a pod is bound to; `None` for one that is not, and for everything else.

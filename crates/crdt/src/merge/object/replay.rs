@@ -114,19 +114,28 @@ impl<'a> Replay<'a> {
     fn run(&mut self, versions: &[&(&Version, Cow<'_, Object>)], objects: &[Json]) -> Result<(), DocumentError> {
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
         let graph = Graph::of(&plain);
-        for (at, ((version, _), object)) in versions.iter().zip(objects).enumerate() {
-            let after = scalars(object, self.schema, &mut self.leaves);
+        let mut all: Vec<Option<Scalars>> = Vec::with_capacity(objects.len());
+        for object in objects {
+            all.push(Some(scalars(object, self.schema, &mut self.leaves)));
+        }
+        let mut taken_back: Vec<BTreeSet<String>> = Vec::with_capacity(objects.len());
+        for (at, (version, _)) in versions.iter().enumerate() {
             let parents = graph.parents(at);
-            let mut seen = BTreeMap::new();
-            let edits = match parents {
-                [] => edits(&self.base, &after),
-                [parent] => edits(&self.replayed[*parent].scalars, &after),
-                _ => {
-                    let before = self.state(parents, versions)?;
-                    let edits = edits(&before, &after);
-                    seen = self.seen(before, &after, &edits, parents, versions)?;
-                    edits
-                }
+            let before = match parents {
+                [] => Cow::Borrowed(&self.base),
+                [parent] => Cow::Borrowed(&self.replayed[*parent].scalars),
+                _ => Cow::Owned(self.state(parents, versions)?),
+            };
+            taken_back.push(match parents {
+                [parent] if graph.continues(at) => taken_back[*parent].clone(),
+                _ => taken_back_in_run(&graph, at, &before, &all),
+            });
+            let Some(after) = all[at].take() else { continue };
+            let mut edits = edits(&before, &after);
+            edits.retain(|key, _| !taken_back[at].contains(key));
+            let seen = match parents {
+                [] | [_] => BTreeMap::new(),
+                _ => self.seen(before.into_owned(), &after, &edits, parents, versions)?,
             };
             let point = self.point(parents);
             let changes = edits.iter().map(|(key, edit)| (key.as_str(), edit));
@@ -278,6 +287,18 @@ impl<'a> Replay<'a> {
         }
         lost.into_iter().map(|(dot, keys)| GivenUp { dot, what: named(&keys) }).collect()
     }
+}
+
+/// The leaves that the run which begins there edits, and leaves as they were before it: that is no edit.
+fn taken_back_in_run(graph: &Graph, first: usize, before: &Scalars, all: &[Option<Scalars>]) -> BTreeSet<String> {
+    let run: Vec<usize> = std::iter::successors(Some(first), |at| graph.continuation(*at)).collect();
+    let Some(last) = run.last().filter(|last| **last != first).and_then(|last| all[*last].as_ref()) else {
+        return BTreeSet::new();
+    };
+    let inner = run.iter().filter_map(|at| all[*at].as_ref());
+    let mut taken_back: BTreeSet<String> = inner.flat_map(|after| edits(before, after).into_keys()).collect();
+    taken_back.retain(|key| before.get(key) == last.get(key));
+    taken_back
 }
 
 fn named(keys: &[&str]) -> String {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::entry::Past;
+use crate::merge::rules::Rules;
 use crate::replica::Replica;
 use crate::replica::turn::Input;
 use crate::sync::error::SyncError;
@@ -78,6 +79,7 @@ impl Session {
         if hello.protocol > PROTOCOL {
             return Err(SyncError::Protocol { theirs: hello.protocol });
         }
+        Rules::check(hello.rules)?;
         if member == identity.replica {
             return Err(SyncError::OwnId(member));
         }

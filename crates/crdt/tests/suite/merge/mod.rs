@@ -4,5 +4,6 @@
 mod edits;
 mod histories;
 mod objects;
+mod runs;
 mod sites;
 mod stories;

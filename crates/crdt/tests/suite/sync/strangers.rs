@@ -1,5 +1,6 @@
 //! Peers that are refused, or must first become what they were.
 
+use eddy_crdt::merge::UnknownRules;
 use eddy_crdt::sync::{Message, PROTOCOL, Reason, SessionEvent, Stage, SyncError};
 use eddy_crdt::{ClusterId, Command, Dot, Founder, Genesis, Input, Now};
 
@@ -57,7 +58,7 @@ fn someone_who_is_no_member_is_refused_and_told_so() {
 }
 
 #[test]
-fn a_newer_protocol_and_the_wrong_member_are_refused() {
+fn a_newer_protocol_other_rules_and_the_wrong_member_are_refused() {
     let mut world = World::wired(3);
     let wire = world.connect(0, 1);
     let Ok(Message::Hello(mut hello)) =
@@ -69,6 +70,22 @@ fn a_newer_protocol_and_the_wrong_member_are_refused() {
     world.send(wire, 1, &Message::Hello(hello));
     world.step();
     assert_eq!(world.error(wire, 0), Some(&SyncError::Protocol { theirs: PROTOCOL + 1 }));
+
+    let wire = world.connect(0, 2);
+    let Ok(Message::Hello(mut hello)) =
+        Message::decode(world.wires[wire].ends[0].queue.pop_front().expect("a greeting"))
+    else {
+        panic!("no greeting")
+    };
+    hello.rules += 1;
+    let unknown = UnknownRules::Number(hello.rules);
+    world.send(wire, 1, &Message::Hello(hello));
+    world.step();
+    assert_eq!(world.error(wire, 0), Some(&SyncError::Rules(unknown)));
+    assert_eq!(
+        SyncError::Rules(unknown).to_string(),
+        "the peer cannot be joined: the cluster merges by rules number 3, this build by number 2: use a build that knows both"
+    );
 
     let node = &world.nodes[0];
     let (mut session, _) = eddy_crdt::sync::Session::start(&node.exchange, &node.replica, &node.durable, Some(id(2)));

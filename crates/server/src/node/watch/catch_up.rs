@@ -113,7 +113,9 @@ impl WatchStream {
                 }
             }
         }
-        self.replay(&behind, commits, to);
+        // Clients hear of a write a little before the hub does.
+        let revision = to.max(self.node.durable_revision());
+        self.replay(&behind, commits, revision);
     }
 
     /// The lagging watchers, unless something arrived meanwhile or there are none. Makes all of them live again when none has

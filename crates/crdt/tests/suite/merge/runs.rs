@@ -1,0 +1,140 @@
+//! Of each leaf the last edit wins: a field oracle, computed from the schedule alone, and versions left out of runs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use eddy_crdt::merge::{Json, Rules, Version, Window};
+use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Live, Origin, ReplicaId, Stamp, VersionVector};
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+const KEY: &[u8] = b"/registry/configmaps/default/c";
+const LEAVES: [&str; 3] = ["a", "b", "c"];
+
+/// What the leaves are; `None` is absent.
+type Values = [Option<u8>; 3];
+
+fn object_of(values: Values) -> Bytes {
+    let data = LEAVES.iter().zip(values).filter_map(|(name, value)| Some(format!("\"{name}\":\"{}\",", value?)));
+    let data: String = data.collect();
+    let head = "\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"name\":\"c\"}";
+    format!("{{{head},\"data\":{{{data}\"z\":\"\"}}}}").into()
+}
+
+fn values_of(value: &[u8]) -> Values {
+    let object = Json::parse(value).unwrap();
+    LEAVES.map(|name| Some(object.get("data")?.get(name)?.as_str()?.parse().unwrap()))
+}
+
+fn first() -> Incarnation {
+    let origin = Origin { replica: ReplicaId::new(9), birth: Birth::new(1) };
+    Incarnation { stamp: Stamp::new(1), dot: Dot { origin, seq: 1 } }
+}
+
+fn version(replica: u64, seq: u64, stamp: u64, values: Values) -> Version {
+    let origin = Origin { replica: ReplicaId::new(replica), birth: Birth::new(1) };
+    Version {
+        dot: Dot { origin, seq },
+        stamp: Stamp::new(stamp),
+        deps: Arc::new(VersionVector::default()),
+        kind: ChangeKind::Put { value: object_of(values), lease: None, version: 2 },
+        incarnation: first(),
+    }
+}
+
+/// One site's edits of a leaf, as the schedule has them: what it is in the end, and when it was edited last. `None` where
+/// it is in the end what it was.
+#[derive(Clone, Copy)]
+struct Edited {
+    value: Option<u8>,
+    stamp: u64,
+}
+
+/// A site that edits at these moments, and what comes of it.
+fn site(rng: &mut SmallRng, replica: u64, base: Values, stamps: &[u64]) -> (Vec<Version>, [Option<Edited>; 3]) {
+    let (mut values, mut last, mut versions) = (base, [0; 3], vec![]);
+    for (at, stamp) in stamps.iter().enumerate() {
+        for leaf in 0..3 {
+            let value = *[None, Some(1), Some(2), Some(3)].choose(rng).unwrap();
+            if rng.random_bool(0.4) && values[leaf] != value {
+                (values[leaf], last[leaf]) = (value, *stamp);
+            }
+        }
+        versions.push(version(replica, at as u64 + 1, *stamp, values));
+    }
+    let edited = |leaf: usize| Edited { value: values[leaf], stamp: last[leaf] };
+    (versions, std::array::from_fn(|leaf| (values[leaf] != base[leaf]).then(|| edited(leaf))))
+}
+
+/// Of two edits of one leaf the later one stays, but a leaf that one of them sets stays set. Edits of different leaves
+/// both stay.
+fn expected(base: Values, ours: [Option<Edited>; 3], theirs: [Option<Edited>; 3]) -> Values {
+    std::array::from_fn(|leaf| match (ours[leaf], theirs[leaf]) {
+        (None, None) => base[leaf],
+        (Some(only), None) | (None, Some(only)) => only.value,
+        (Some(a), Some(b)) => match (a.value, b.value) {
+            (Some(_), Some(_)) if a.stamp < b.stamp => b.value,
+            (a, b) => a.or(b),
+        },
+    })
+}
+
+fn window(base: Values, versions: &[Version]) -> Window {
+    let live = Live { value: object_of(base), lease: None, version: 1, incarnation: first() };
+    let mut window = Window::new(Some(live));
+    versions.iter().for_each(|version| window.add(version.clone()));
+    window
+}
+
+fn outcome(window: &Window) -> Values {
+    let live = window.outcome(&Rules::default(), Keyspace::Client, KEY).live.unwrap();
+    values_of(&live.value)
+}
+
+#[test]
+fn of_each_leaf_the_last_edit_wins_whatever_of_the_run_is_left_out() {
+    let mut dropped_in_all = 0;
+    for seed in 0..3_000 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let base: Values = std::array::from_fn(|_| *[None, Some(1), Some(2)].choose(&mut rng).unwrap());
+        let (mut ours, mut theirs): (Vec<u64>, Vec<u64>) = (10..22).partition(|_| rng.random());
+        ours.truncate(8);
+        theirs.truncate(8);
+        let (our_versions, our_edits) = site(&mut rng, 1, base, &ours);
+        let (their_versions, their_edits) = site(&mut rng, 2, base, &theirs);
+        let expected = expected(base, our_edits, their_edits);
+        let all = [our_versions.clone(), their_versions.clone()].concat();
+        if all.is_empty() {
+            continue;
+        }
+        assert_eq!(outcome(&window(base, &all)), expected, "seed {seed}: {all:#?}");
+
+        // Left out while it was alone, at several moments, as far as some were offered meanwhile.
+        let offered: BTreeSet<Dot> =
+            our_versions.iter().map(|version| version.dot).filter(|_| rng.random_bool(0.2)).collect();
+        let mut alone = window(base, &[]);
+        for version in our_versions {
+            alone.add(version);
+            if rng.random_bool(0.5) {
+                let gone = alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |dot| !offered.contains(&dot));
+                dropped_in_all += gone.len();
+            }
+        }
+        let left = [alone.versions(), &their_versions].concat();
+        assert_eq!(outcome(&window(base, &left)), expected, "seed {seed}, with some left out: {left:#?}");
+    }
+    assert!(dropped_in_all > 1_000, "hardly anything was left out: {dropped_in_all}");
+}
+
+/// However often an object is written, what is left of a run is bounded by its leaves.
+#[test]
+fn a_long_run_keeps_two_versions_of_each_leaf_at_most() {
+    let mut rng = SmallRng::seed_from_u64(7);
+    let base = [None, Some(1), Some(2)];
+    let (versions, _) = site(&mut rng, 1, base, &(10..1_010).collect::<Vec<_>>());
+    let mut alone = window(base, &versions);
+    alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |_| true);
+    assert!(alone.versions().len() <= 7, "{} versions are left", alone.versions().len());
+}
