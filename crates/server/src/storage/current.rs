@@ -13,12 +13,12 @@ use super::error::StorageError;
 /// What the file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Current {
-    /// The checkpoint's number; 0: there is none yet.
-    pub checkpoint: u64,
+    /// The checkpoint's number, from 1; none before there is one.
+    pub checkpoint: Option<u64>,
     /// The log's first segment that is not in the checkpoint.
     pub segment: u64,
-    /// The number of the last write before an orderly stop, or 0.
-    pub end: u64,
+    /// The number of the last write before an orderly stop, if the stop was one.
+    pub end: Option<u64>,
 }
 
 /// Where the file lies.
@@ -31,8 +31,14 @@ fn draft(root: &Path) -> PathBuf {
 }
 
 impl Current {
+    /// The number of the next checkpoint.
+    pub fn next_checkpoint(self) -> u64 {
+        self.checkpoint.map_or(1, |checkpoint| checkpoint + 1)
+    }
+
     fn lines(self) -> String {
-        format!("checkpoint {}\nsegment {}\nend {}\n", self.checkpoint, self.segment, self.end)
+        let [checkpoint, end] = [self.checkpoint, self.end].map(Option::unwrap_or_default);
+        format!("checkpoint {checkpoint}\nsegment {}\nend {end}\n", self.segment)
     }
 
     fn encode(self) -> String {
@@ -42,7 +48,9 @@ impl Current {
 
     fn decode(text: &str) -> Option<Self> {
         let mut words = text.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok());
-        let current = Self { checkpoint: words.next()?, segment: words.next()?, end: words.next()? };
+        let [checkpoint, segment, end]: [u64; 3] = [words.next()?, words.next()?, words.next()?];
+        let known = |number: u64| (number > 0).then_some(number);
+        let current = Self { checkpoint: known(checkpoint), segment, end: known(end) };
         (current.encode() == text).then_some(current)
     }
 
@@ -87,7 +95,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_shows() {
-        let current = Current { checkpoint: 3, segment: 17, end: 4711 };
+        let current = Current { checkpoint: Some(3), segment: 17, end: Some(4711) };
         let text = current.encode();
         assert_eq!(Current::decode(&text), Some(current));
         for bit in 0..text.len() * 8 {

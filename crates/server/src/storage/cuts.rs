@@ -75,7 +75,7 @@ fn load(disk: &SimulatedDisk, seed: u64) -> Result<(Store, Model), StorageError>
         records.insert(number, record);
         Ok(())
     })?;
-    let next = store.meta().next;
+    let next = store.meta().next.unwrap_or_default();
     Ok((store, Model { records, head, next }))
 }
 

@@ -73,7 +73,7 @@ impl DiskJournal {
         if !dir.check_format()? {
             // A creation that was cut short left no record; where `current` tells of any, the format was lost.
             let written = match current::Current::read(&RealDisk, dir.root()) {
-                Ok(current) => current.checkpoint > 0 || current.end > 0,
+                Ok(current) => current.checkpoint.is_some() || current.end.is_some(),
                 Err(_) => dir::exists(&current::path(dir.root()))?,
             };
             if written || dir::exists(&dir.root().join("place"))? {

@@ -21,19 +21,19 @@ pub(super) struct Place {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Overlay {
     held: BTreeMap<u64, Option<Place>>,
-    /// Nothing lies below from this number on.
-    floor: u64,
+    /// Nothing lies below from this number on; none where nothing lies below at all.
+    floor: Option<u64>,
 }
 
 impl Overlay {
     /// On top of what has no record from number `floor` on.
-    pub fn above(floor: u64) -> Self {
+    pub fn above(floor: Option<u64>) -> Self {
         Self { held: BTreeMap::new(), floor }
     }
 
     /// A record's place changed, or it was dropped.
     pub fn set(&mut self, number: u64, place: Option<Place>) {
-        if place.is_none() && number >= self.floor {
+        if place.is_none() && self.floor.is_none_or(|floor| number >= floor) {
             self.held.remove(&number);
         } else {
             self.held.insert(number, place);

@@ -57,8 +57,8 @@ pub(super) fn record_sum(number: u64, record: &[u8]) -> u64 {
 pub(super) struct Meta {
     /// Counts the writes to the journal; the mark holds the last durable one.
     pub generation: u64,
-    /// The number the next group must start at; 0: none was ever appended.
-    pub next: u64,
+    /// The number the next group must start at, from 1; none before one was appended.
+    pub next: Option<u64>,
     /// Number of live records.
     pub live: u64,
     /// Bytes of live records with their overhead.
@@ -86,7 +86,7 @@ impl Meta {
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        for n in [self.generation, self.next, self.live, self.live_bytes, self.high_water] {
+        for n in [self.generation, self.next.unwrap_or_default(), self.live, self.live_bytes, self.high_water] {
             put_varint(out, n);
         }
         out.put_u64_le(self.sum);
@@ -97,7 +97,7 @@ impl Meta {
         let buf = &mut from;
         let mut meta = Self {
             generation: get_varint(buf)?,
-            next: get_varint(buf)?,
+            next: Some(get_varint(buf)?).filter(|next| *next > 0),
             live: get_varint(buf)?,
             live_bytes: get_varint(buf)?,
             high_water: get_varint(buf)?,
@@ -289,7 +289,7 @@ mod tests {
     fn pages_and_parts_come_back_as_they_were() {
         let meta = Meta {
             generation: 300,
-            next: 9,
+            next: Some(9),
             live: 3,
             live_bytes: 77,
             sum: u64::MAX,

@@ -79,28 +79,28 @@ impl Store {
     /// Makes an empty store, durably.
     pub fn create(disk: &dyn Disk, root: &Path, log: wal::Options, draw: &mut Draw) -> Result<(), StorageError> {
         let segment = Wal::create(disk, &folder(root), log, draw)?;
-        Current { checkpoint: 0, segment, end: 0 }.write(disk, root)
+        Current { checkpoint: None, segment, end: None }.write(disk, root)
     }
 
     /// Opens a store; writes nothing. `load` must follow.
     pub fn open(setup: Setup, draw: Box<Draw>) -> Result<Self, StorageError> {
         let (disk, root) = (Arc::clone(&setup.disk), setup.root.clone());
         let current = Current::read(&*disk, &root)?;
-        let end = Some(current.end).filter(|end| *end > 0);
+        let end = current.end;
         let recovered = Wal::open(Arc::clone(&disk), &folder(&root), setup.log, draw, current.segment, end)?;
         let Recovered { wal, base, overlay, mut stale, unsynced } = recovered;
         let mut tree = None;
-        if current.checkpoint > 0 {
-            let opened = setup.trees.open(&checkpoint::folder(&root, current.checkpoint))?;
+        if let Some(number) = current.checkpoint {
+            let opened = setup.trees.open(&checkpoint::folder(&root, number))?;
             check_base(&source::meta_of(&*opened)?, &base, opened.path())?;
             tree = Some(opened);
         } else {
             check_base(&Meta::default(), &base, wal.path())?;
         }
-        let kept = checkpoint::folder(&root, current.checkpoint);
+        let kept = current.checkpoint.map(|number| checkpoint::folder(&root, number));
         for name in disk.list(&root).map_err(io("read", &root))? {
             let path = root.join(&name);
-            if name == "current.new" || checkpoint::is_folder(&name) && path != kept {
+            if name == "current.new" || checkpoint::is_folder(&name) && Some(&path) != kept.as_ref() {
                 stale.push(path);
             }
         }
@@ -189,7 +189,8 @@ impl Store {
         let mut reader = source.read_after(None)?;
         while let Some((number, record)) = reader.next()? {
             let path = || self.tree.as_ref().map_or(self.wal.path(), |tree| tree.path());
-            if last.is_some_and(|last| last >= number) || number >= self.meta.next {
+            let is_new = self.meta.next.is_none_or(|next| number >= next);
+            if last.is_some_and(|last| last >= number) || is_new {
                 return Err(damaged(path(), format!("record {number} comes twice, or should not be there")));
             }
             last = Some(number);
@@ -216,13 +217,13 @@ impl Store {
         self.ready()?;
         let mut meta = self.meta.clone();
         if !records.is_empty() {
-            if meta.next != 0 && meta.next != first {
-                return Err(StorageError::OutOfOrder { expected: meta.next, got: first });
+            if let Some(expected) = meta.next.filter(|next| *next != first) {
+                return Err(StorageError::OutOfOrder { expected, got: first });
             }
             for (number, record) in (first..).zip(records) {
                 meta.add(number, record);
             }
-            meta.next = first + records.len() as u64;
+            meta.next = Some(first + records.len() as u64);
         }
         meta.head = head;
         self.write(first, records, meta)
@@ -330,7 +331,7 @@ impl Store {
         }
         stopped?;
         self.sync()?;
-        let end = self.meta.generation;
+        let end = Some(self.meta.generation);
         // What is in doubt stays so until something was written.
         if end != self.current.end && !self.unsynced {
             if !self.setup.log.sync {

@@ -8,10 +8,13 @@ use crate::words::revision::Revision;
 /// Why a journal does not give a replica.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// The bytes of a record or of the head are none.
+    /// The bytes of the head are none.
+    #[error("the head: {0}")]
+    Head(CodecError),
+    /// The bytes of a record are none.
     #[error("record {number}: {source}")]
     Codec {
-        /// Its number; the head's is zero.
+        /// Its number.
         number: u64,
         /// What is wrong with it.
         source: CodecError,

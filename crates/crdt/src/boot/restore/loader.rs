@@ -167,7 +167,7 @@ impl Loader {
         let Some(head) = head else {
             return if self.last_number == 0 { Ok(Replica::new(identity)) } else { Err(Damage::NoHead) };
         };
-        let head = Head::decode(head).map_err(|source| Damage::Codec { number: 0, source })?;
+        let head = Head::decode(head).map_err(Damage::Head)?;
         if self.last_number >= head.next_number {
             return Err(Damage::Number { found: self.last_number, last: head.next_number.saturating_sub(1) });
         }

@@ -40,8 +40,17 @@ pub(super) struct Plan {
     pub trees: Arc<dyn Trees>,
     pub disk: Arc<dyn Disk>,
     pub root: PathBuf,
+    /// Its number.
+    pub number: u64,
+    /// The log's first segment that is not in it.
+    pub segment: u64,
+}
+
+impl Plan {
     /// What the naming will say.
-    pub current: Current,
+    fn current(&self) -> Current {
+        Current { checkpoint: Some(self.number), segment: self.segment, end: None }
+    }
 }
 
 /// A checkpoint that has its name.
@@ -104,7 +113,7 @@ impl Build {
     }
 
     fn path(&self) -> PathBuf {
-        folder(&self.plan.root, self.plan.current.checkpoint)
+        folder(&self.plan.root, self.plan.number)
     }
 
     /// Removes what there is of it; what cannot be removed now goes at the next start.
@@ -129,8 +138,8 @@ impl Build {
             }
             Stage::Open => Stage::Name(self.plan.trees.open(&path)?),
             Stage::Name(tree) => {
-                self.plan.current.write(&*self.plan.disk, &self.plan.root)?;
-                return Ok(Some(Built { tree, current: self.plan.current }));
+                self.plan.current().write(&*self.plan.disk, &self.plan.root)?;
+                return Ok(Some(Built { tree, current: self.plan.current() }));
             }
             Stage::Ended => return Err(StorageError::Abandoned),
         };

@@ -6,7 +6,6 @@ use std::time::Instant;
 use super::super::checkpoint::job::{Done, Job, Pace, Work};
 use super::super::checkpoint::source::Source;
 use super::super::checkpoint::{self, Build, Built, Clean, Failure, Plan};
-use super::super::current::Current;
 use super::super::dir::io;
 use super::super::error::StorageError;
 use super::super::overlay::Overlay;
@@ -61,7 +60,7 @@ impl Store {
         let need = self.meta.live_bytes * CHECKPOINT_FACTOR + CHECKPOINT_BYTES;
         if self.setup.disk.available(&self.setup.root).is_some_and(|free| free < need) {
             return Err(StorageError::NoSpace {
-                path: checkpoint::folder(&self.setup.root, self.current.checkpoint + 1),
+                path: checkpoint::folder(&self.setup.root, self.current.next_checkpoint()),
             });
         }
         self.sync()?;
@@ -69,14 +68,14 @@ impl Store {
         let segment = self.note(rolled)?;
         let overlay = Arc::new(std::mem::replace(&mut self.fresh, Overlay::above(self.meta.next)));
         self.frozen = Some(Arc::clone(&overlay));
-        let current = Current { checkpoint: self.current.checkpoint + 1, segment, end: 0 };
         let plan = Plan {
             source: Source { tree: self.tree.clone(), overlay, logs: self.wal.logs().clone() },
             meta: self.meta.clone(),
             trees: Arc::clone(&self.setup.trees),
             disk: Arc::clone(&self.setup.disk),
             root: self.setup.root.clone(),
-            current,
+            number: self.current.next_checkpoint(),
+            segment,
         };
         match Job::start(Work::Build(Box::new(Build::new(plan))), pace) {
             Ok(job) => self.job = Some(job),
@@ -105,7 +104,7 @@ impl Store {
             }
             Ok(Done::Built(Built { tree, current })) => {
                 let before = std::mem::replace(&mut self.current, current);
-                let folder = (before.checkpoint > 0).then(|| checkpoint::folder(&self.setup.root, before.checkpoint));
+                let folder = before.checkpoint.map(|number| checkpoint::folder(&self.setup.root, number));
                 self.frozen = None;
                 self.page = Vec::new();
                 self.not_before = None;

@@ -293,7 +293,7 @@ impl Reading {
             }
         }
         waiting.sort_unstable_by(|a, b| b.cmp(a));
-        let (overlay, base, logs) = (Overlay::above(0), Meta::default(), Logs::default());
+        let (overlay, base, logs) = (Overlay::above(None), Meta::default(), Logs::default());
         Ok(Self { waiting, stale, overlay, base, logs, last: None })
     }
 
