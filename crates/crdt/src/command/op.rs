@@ -32,8 +32,8 @@ pub enum ReadAt {
     Latest,
     /// At this one.
     Revision(Revision),
-    /// At a negative number, which etcd reads in two ways: a plain range as the newest revision, the check of a
-    /// transaction as a revision that may be compacted.
+    /// At a negative number, which etcd reads in two ways. A plain range takes it for the newest revision. The check of
+    /// a transaction takes it for a revision that may be compacted.
     Negative(i64),
 }
 

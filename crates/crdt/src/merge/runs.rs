@@ -1,9 +1,10 @@
 //! What a run of versions says about each leaf of an object: its last edit, and nothing else.
 //!
-//! A **run** is a chain of versions of which nothing else stands on the inner ones. The last edit of a leaf in the run counts, with
-//! the stamp of the version that made it. That holds also when it set the leaf back to what it was. A version is **silent**
-//! when its run says the same about every leaf without it: the last edit of each leaf is in the same version as before. So
-//! silent versions can be passed over, or left out for good, in any order. The outcome of a merge stays.
+//! A **run** is a chain of versions of which nothing else stands on the inner ones. The last edit of a leaf in the run
+//! counts, with the stamp of the version that made it. That holds also when it set the leaf back to what it was. A
+//! version is **silent** when its run says the same about every leaf without it. The last edit of each leaf is then in
+//! the same version as before. So silent versions can be passed over, or left out for good, in any order. The outcome
+//! of a merge stays.
 
 use std::collections::BTreeMap;
 

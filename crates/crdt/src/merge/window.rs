@@ -115,8 +115,8 @@ impl Window {
     }
 
     /// Takes out the middles of runs that are `droppable`: versions that were never offered to anybody, so that no
-    /// version elsewhere can stand on them. Of a run it leaves the last version, the last delete, which tells what it
-    /// killed, and the versions that hold the last edit of a leaf. Changes no outcome. Returns what was taken out, in
+    /// version elsewhere can stand on them. A run keeps its last version, its last delete, and the versions that hold
+    /// the last edit of a leaf. The delete tells what it killed. No outcome changes. Returns what was taken out, in
     /// order.
     pub fn drop_middles(
         &mut self,

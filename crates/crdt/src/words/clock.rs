@@ -57,8 +57,9 @@ impl Clock {
         Self { last }
     }
 
-    /// The stamp of a new entry: above every stamp given or seen before, and not below the wall clock. A wall clock that
-    /// was far ahead once and was set right does not count: its stamps would win every merge until that time has come.
+    /// The stamp of a new entry: above every stamp given or seen before, and not below the wall clock. A wall clock
+    /// that was far ahead once and was set right does not count. Its stamps would win every merge until that time has
+    /// come.
     pub fn tick(&mut self, now: Now) -> Stamp {
         let (wall, limit) = (Stamp::at(now.wall_ms), Stamp::at(now.wall_ms.saturating_add(CLOCK_DRAG_MAX_MS)));
         self.last = if wall > self.last { wall } else { Stamp(self.last.0.saturating_add(1)) };

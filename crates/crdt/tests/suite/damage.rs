@@ -12,8 +12,9 @@ use crate::support::node::Node;
 
 const IDENTITY: Identity = identity(1, 3);
 
-/// Some of everything, compacted in the middle and trimmed: versions that are only visible in the past, records that
-/// lost some of their changes, tombstones at the compacted revision, leases, alarms, keys of this replica alone.
+/// Some of everything, compacted in the middle and trimmed. Its history has versions that are only visible in the past,
+/// tombstones at the compacted revision, and records that lost some of their changes. The node also has leases, alarms,
+/// and keys of this replica alone.
 fn store() -> Node {
     let mut node = Node::empty(IDENTITY);
     let txn = |success: Vec<Op>| Command::Txn(Txn { success, ..Txn::default() });

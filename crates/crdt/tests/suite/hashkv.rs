@@ -1,5 +1,5 @@
-//! `hash_kv` gives what a real etcd 3.7.3 gave for the same commands (`golden/hashkv.txt`, recorded by
-//! `golden/hashkv.py`): through puts, deletes, transactions, leases, and compactions at and above tombstones.
+//! `hash_kv` gives what a real etcd 3.7.3 gave for the same commands. `golden/hashkv.py` recorded etcd's answers in
+//! `golden/hashkv.txt`. The commands are puts, deletes, transactions, leases, and compactions at and above tombstones.
 
 use bytes::Bytes;
 use eddy_crdt::{Command, DeleteOp, Input, KeyRange, LeaseId, Now, Op, PutLease, PutOp, PutValue, Replica, Txn};

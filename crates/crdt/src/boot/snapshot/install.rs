@@ -205,8 +205,8 @@ impl Installer {
 }
 
 impl Replica {
-    /// Whether refused entries of that origin are written again under this replica's name: its own, and those of a
-    /// member that has lost its disk since and may have lost them, too.
+    /// Whether refused entries of that origin are written again under this replica's name. The replica's own entries
+    /// are. So are those of a member that has lost its disk since: it may have lost them, too.
     fn writes_again(&self, Origin { replica: member, birth }: Origin) -> bool {
         let members = &self.membership.members;
         let goes_on_under_another = || members.birth_of(member).is_some_and(|now| now != AnnouncedBirth::One(birth));

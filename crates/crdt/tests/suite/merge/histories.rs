@@ -87,8 +87,8 @@ fn step(rng: &mut SmallRng, sites: &mut Sites, site: usize) {
     }
 }
 
-/// A history of rounds: in each, sites write and talk at random; between them everybody may learn everything, so that
-/// there are common points with several heads and concurrent versions on top of them.
+/// A history of rounds. In each round, sites write and talk at random. Between rounds everybody may learn everything.
+/// So there are common points with several heads and concurrent versions on top of them.
 fn history(rng: &mut SmallRng) -> Sites {
     let place = place(rng);
     let count = rng.random_range(2..=5);

@@ -1,5 +1,5 @@
-//! A handful of sites that write one key: each computes the version and incarnation of what it writes from what it sees,
-//! as a replica does.
+//! A handful of sites that write one key. Each site computes the version and incarnation of what it writes from what it
+//! sees, as a replica does.
 
 use std::sync::Arc;
 

@@ -119,9 +119,9 @@ fn a_pod_bound_by_two_schedulers_stays_where_it_was_bound_first_with_that_status
     assert!(given_up(&outcome).iter().any(|what| what.contains(".spec.nodeName")), "{:?}", outcome.given_up);
 }
 
-/// Seen with three real control planes: a third site heard of both bindings, but not yet of the status from the first node,
-/// and its scheduler wrote another condition on top of that. Its write must not carry the status that it merely saw: the
-/// pod stayed `Pending` for ever while it ran.
+/// Seen with three real control planes. A third site heard of both bindings, but not yet of the status from the first
+/// node. Its scheduler wrote another condition on top of that. This write must not carry the status that the scheduler
+/// merely saw: the pod stayed `Pending` for ever while it ran.
 #[test]
 fn a_third_site_that_saw_both_bindings_does_not_undo_the_status_of_the_node_that_the_pod_stays_on() {
     let mut sites = sites_with(POD, 3);

@@ -25,7 +25,7 @@ pub enum Step {
     Trim(usize),
     /// Looks at everything.
     Look,
-    /// Crashes having lost so many of the last writes to the journal.
+    /// Loses this number of the last writes to the journal, and crashes.
     Crash(usize),
 }
 

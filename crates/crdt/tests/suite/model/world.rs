@@ -164,7 +164,7 @@ impl World {
             step_by_step.push(commit.clone());
         }
         same!(step_by_step, ours, "events from {from}, one commit at a time");
-        // At the compacted revision etcd no longer tells what an event replaced, and a sweep drops what the same
+        // At the compacted revision etcd no longer tells what an event replaced. There a sweep drops what the same
         // transaction wrote over (no client can send such a transaction).
         if self.model.compacted == from.get()
             && let (Some(ours), Some(model)) = (ours.first_mut(), model.first_mut())

@@ -93,7 +93,7 @@ pub fn shows(replica: &Replica, shadow: &Shadow) -> Result<(), String> {
     same(&replica.revision(), &shadow.revision, "revision and that of the last commit")
 }
 
-/// Whoever watches from the oldest revision that is not compacted hears what those heard who watched all the time.
+/// A client that watches from the oldest revision that is not compacted hears what one heard that watched all the time.
 pub fn history(replica: &Replica, told: &BTreeMap<Revision, Commit>) -> Result<(), String> {
     let Some((newest, _)) = told.last_key_value() else { return Ok(()) };
     let from = replica.compacted().map_or(Revision::FIRST, Revision::next);

@@ -33,8 +33,8 @@ fn is_settled(host: &Host) -> bool {
     host.up().is_some_and(|up| up.replica.windows_len() == 0)
 }
 
-/// One lone write after the other, at different replicas: messages and bytes for each in the whole cluster, the milliseconds
-/// until all show it and until all have settled it.
+/// Makes one lone write after the other, at different replicas. Prints the messages and bytes that each write costs in
+/// the whole cluster. Prints also the milliseconds until all show the write, and those until all have settled it.
 fn lone_writes(world: &mut World) -> Outcome {
     let founders = world.hosts.len();
     world.pass(PATIENCE_MS)?;

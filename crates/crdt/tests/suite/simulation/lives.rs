@@ -54,8 +54,8 @@ impl World {
         Ok(())
     }
 
-    /// What it has on disk, as the process tells its replica for as long as anything is unsettled: the crash may have come
-    /// before the last of that was kept.
+    /// Tells the replica what it has on disk, as the process does for as long as anything is unsettled. The crash may
+    /// have come before the last acknowledgement was kept.
     fn acknowledge_own(&mut self, host: usize) -> Outcome {
         let own = self.hosts[host].up().map(|up| up.durable.vector.clone()).unwrap_or_default();
         self.handle(host, vec![Input::Acks { own, acks: vec![] }]).map(drop)
@@ -339,8 +339,8 @@ impl World {
         Ok(())
     }
 
-    /// Members that are not known where the cluster goes on, because the disk that had their addition is lost, or who added
-    /// them was removed before it told anyone: the operator adds them again.
+    /// The operator adds those members again that are not known where the cluster goes on. Either the disk that had
+    /// their addition is lost, or the member that added them was removed before it told anyone.
     pub fn add_again(&mut self) -> Outcome {
         let Some(at) = (0..self.hosts.len()).find(|host| self.hosts[*host].up().is_some()) else { return Ok(()) };
         for unknown in 0..self.hosts.len() {

@@ -112,8 +112,9 @@ fn two_that_remove_each_other_are_both_gone() {
     met(&coverage, "removed members that know it");
 }
 
-/// A member is removed while nobody hears it; what it wrote then, and told only one that it had added itself, is given up by
-/// that one when the others add it, too. It tells what (found by seed 20276).
+/// A member is removed while nobody hears it. It told what it wrote then only to a member that it had added itself.
+/// That second member gives these writes up when the others add it, too. It says which writes those are (found by seed
+/// 20276).
 #[test]
 fn what_only_a_removed_member_and_one_it_added_have_is_given_up_and_told() {
     let coverage = story([
@@ -178,8 +179,8 @@ fn an_older_copy_that_is_written_to_alone_merges() {
     met(&coverage, "snapshots installed");
 }
 
-/// A replica in doubt that starts again before it has met anyone found that entries were missing which it had left out itself,
-/// under the birth before.
+/// A replica in doubt started again before it had met anyone. It found that entries were missing that it had left out
+/// itself, under the birth before.
 #[test]
 fn an_older_copy_whose_middles_were_left_out_starts_again() {
     story([
@@ -190,8 +191,9 @@ fn an_older_copy_whose_middles_were_left_out_starts_again() {
     ]);
 }
 
-/// The disk comes back from before a member was added, which alone has what was written since. It is not taken for a member
-/// until it is added again, and must not have begun anew from the old disk meanwhile (found by seed 719925).
+/// The disk comes back from before a member was added. That member alone has what was written since. It is not taken
+/// for a member until it is added again. The added member must not have begun anew from the old disk meanwhile (found
+/// by seed 719925).
 #[test]
 fn an_older_copy_from_before_a_member_was_added_takes_from_it_what_was_written_since() {
     // The command writes a key that nobody deletes.
@@ -248,8 +250,9 @@ fn a_cluster_that_is_restored_as_a_whole_goes_on() {
     ]);
 }
 
-/// A founder that had acknowledged and written nothing loses its disk while it is alone, founds again and writes nothing:
-/// nobody could tell that its first birth is over, and nothing settled any more (found by seeds 56066 and 89578).
+/// A founder that had acknowledged and written nothing loses its disk while it is alone. It founds again and writes
+/// nothing. Nobody could tell that its first birth was over, and nothing settled any more (found by seeds 56066 and
+/// 89578).
 #[test]
 fn a_founder_that_founds_again_and_writes_nothing_lets_the_others_settle() {
     let coverage = story([

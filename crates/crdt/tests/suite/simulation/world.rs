@@ -35,15 +35,16 @@ pub enum Event {
     Fetch(usize, u32),
 }
 
-/// How long everything may take to become equal once nothing is in the way, milliseconds: longer than a giver of
-/// snapshots holds, than leases and their graces, and than entries are sent again.
+/// How long everything may take to become equal once nothing is in the way, milliseconds. Three times are shorter: the
+/// hold of a giver of snapshots, leases with their graces, and the wait until entries are sent again.
 const HEALING_MS: u64 = 600_000;
 
 /// More happens in no schedule that ends.
 const EVENTS_MAX: u64 = 2_000_000;
 
-/// How many dials between two may wait. Each end of a connection that is over dials; two of which one refuses the other
-/// would dial ever more often. One would do; a few more change fewer of the schedules that seeds stand for.
+/// How many dials between two hosts may wait. Each end of a connection that is over dials. If one host refuses the
+/// other, the two would dial ever more often without this limit. One would do; a few more change fewer of the schedules
+/// that seeds stand for.
 const DIALS_MAX: usize = 8;
 
 pub struct World {
@@ -475,8 +476,8 @@ impl World {
         last.map_err(|error| format!("no convergence: {error}\n{stages:?}"))
     }
 
-    /// What was on the disk of anyone who is still a member when healing began is everywhere, but for what it had to give up
-    /// and said so.
+    /// Checks the `marks` that each host had on disk when healing began. Those of a host that runs must be everywhere,
+    /// except those that it gave up and said so.
     fn check_marks(&self, marks: &[BTreeSet<Bytes>]) -> Outcome {
         let ups = || self.hosts.iter().filter_map(Host::up);
         for (host, marks) in self.hosts.iter().zip(marks).filter(|(host, _)| host.up().is_some()) {

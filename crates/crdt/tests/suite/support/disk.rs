@@ -99,7 +99,7 @@ impl Disk {
         self.waiting.clear();
     }
 
-    /// Loses so many of the newest writes that wait.
+    /// Loses this number of the newest writes that wait.
     pub fn lose(&mut self, count: usize) {
         self.waiting.truncate(self.waiting.len().saturating_sub(count));
     }

@@ -132,8 +132,9 @@ fn a_clock_that_is_off_is_noticed_on_both_sides() {
     }
 }
 
-/// What a member sent before it lost its disk can still wait to be applied when entries of its new birth come another way: by
-/// then this replica may have told others that it knows of that, and they may have settled what this does not depend on.
+/// What a member sent before it lost its disk can still wait to be applied when entries of its new birth come another
+/// way. By then this replica may have told others that it knows of the new birth. They may then have settled entries
+/// that those of the old birth do not depend on.
 #[test]
 fn what_a_lost_disk_sent_is_not_taken_once_the_new_birth_is_known() {
     let mut world = World::wired(2);

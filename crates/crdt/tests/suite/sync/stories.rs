@@ -91,8 +91,8 @@ fn who_is_not_told_directly_is_told_by_others_soon() {
     drop(hangs);
 }
 
-/// All that have an entry used to pass it on once it was a second old: peers that fell behind under load got everything from
-/// everybody, and fell further behind.
+/// All that have an entry used to pass it on once it was a second old. Peers that fell behind under load got everything
+/// from everybody, and fell further behind.
 #[test]
 fn who_is_not_told_directly_is_told_by_one_of_the_others() {
     let mut world = World::mesh(6);
