@@ -630,7 +630,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Any sequence of operations leaves what a map would hold. A crash here is that of the process: what was written
-    /// stays, acknowledged or not, so a trim that was not flushed may or may not be there, but never by halves.
+    /// stays, acknowledged or not. So a trim that was not flushed may or may not be there, but never by halves.
     #[test]
     fn the_journal_is_a_map(ops in proptest::collection::vec(op(), 1..40)) {
         let mut dir = tempfile::tempdir().expect("dir");

@@ -95,8 +95,8 @@ fn a_full_disk_refuses_the_write_and_loses_nothing() {
     let dir = tempfile::tempdir().expect("dir");
     let mount = dir.path().join("disk");
     std::fs::create_dir(&mount).expect("create");
-    // A file size limit is a disk that is full for this file, and needs no privileges; the signal that the limit sends
-    // is ignored by the shell's child.
+    // A file size limit is a disk that is full for this file, and needs no privileges. The shell's child ignores the
+    // signal that the limit sends.
     let status = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 12000; exec \"$0\" --exact child_fills_its_disk --nocapture"])
         .arg(std::env::current_exe().expect("exe"))

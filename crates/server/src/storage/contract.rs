@@ -33,9 +33,9 @@ pub struct AppendStats {
 
 /// Durable storage of numbered records. One thread owns it.
 ///
-/// After any error but [`StorageError::NoSpace`], [`StorageError::OutOfOrder`] and [`StorageError::NotLoaded`] from a
-/// method that writes, what is on disk is unknown: the journal is poisoned, and every later write answers
-/// [`StorageError::Poisoned`] until the store is opened again.
+/// An error of a method that writes poisons the journal, because what is on disk is then unknown. Every later write
+/// answers [`StorageError::Poisoned`] until the store is opened again. Three errors do not poison:
+/// [`StorageError::NoSpace`], [`StorageError::OutOfOrder`] and [`StorageError::NotLoaded`].
 pub trait Journal: Send {
     /// Passes every live record in ascending order of its number to `visit`, then returns the last head (`None`: a
     /// store that was never written to). Must be called once, before anything is written.
@@ -53,8 +53,8 @@ pub trait Journal: Send {
     /// [`StorageError::NoSpace`]: the disk is full, nothing was written, the journal is as before. Others poison.
     fn append(&mut self, group: &Group) -> Result<AppendStats, StorageError>;
 
-    /// Replaces or drops records: takes numbers from the front of `dead` until about `max_bytes` were rewritten, and
-    /// asks `keep` for the new content of each (`None` drops it). Ascending, so that a put is gone from disk before
+    /// Replaces or drops records: takes numbers from the front of `dead` until about `max_bytes` were rewritten. Asks
+    /// `keep` for the new content of each record (`None` drops it). Ascending, so that a put is gone from disk before
     /// the delete that hides it. Atomic; made durable by the next `append`, `head` or `sync`. Numbers that are not in
     /// the journal are taken from `dead` and ignored.
     ///
@@ -83,8 +83,8 @@ pub trait Journal: Send {
     /// or the new one, whole.
     ///
     /// # Errors
-    /// When the copy fails (a full disk for instance) the old one stays in use and only the error is returned;
-    /// when the naming of the new one fails the journal is poisoned.
+    /// When the copy fails (a full disk for instance) the old one stays in use and only the error is returned. When the
+    /// naming of the new one fails the journal is poisoned.
     fn defragment(&mut self) -> Result<(), StorageError>;
 
     /// Does a little of what is due besides: begins a checkpoint in the background, or takes over one that is ready. To be

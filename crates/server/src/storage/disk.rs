@@ -133,7 +133,7 @@ impl DiskFile for RealFile {
         if !write && fs4::FileExt::allocate(&self.0, to).is_ok() {
             return Ok(());
         }
-        // Block by block: Linux caches a longer write in units of its size, and then writes such a unit out whole for
+        // Block by block: Linux caches a longer write in units of its size. It then writes such a unit out whole for
         // each small append into it (measured: 160 KB instead of 6 KB per append).
         let zeros = [0; 4096];
         let mut at = from;

@@ -14,12 +14,13 @@
 //! ```
 //!
 //! A group is written to the log and nowhere else before it is acknowledged. When the log has outgrown what is live, a
-//! checkpoint is built aside from what is live, synced, and named the current one; then the one before and the old segments
-//! go. A start reads the checkpoint and the log behind it. Nothing that has its name is ever changed, but that the log
-//! grows at its end; so nothing that a power cut does to what is being written touches what was acknowledged.
+//! checkpoint is built aside from what is live. It is synced and named the current one. Then the checkpoint before it
+//! and the old segments go. A start reads the checkpoint and the log behind it. Nothing that has its name is ever
+//! changed, but that the log grows at its end. So nothing that a power cut does to what is being written touches what
+//! was acknowledged.
 //!
-//! **Damage.** Everything that is read is checked, and the number, bytes and checksum sum of all live records are
-//! part of each frame and of each checkpoint. What does not check out is named, and the start is refused before anything is
+//! **Damage.** Everything that is read is checked. The number, bytes and checksum sum of all live records are part of
+//! each frame and of each checkpoint. What does not check out is named, and the start is refused before anything is
 //! changed. `wal` says how a torn tail is told from damage.
 
 mod checkpoint;

@@ -1,8 +1,8 @@
 //! Keys and values of a checkpoint.
 //!
-//! A **page** holds consecutive records under the number of its first one; a record that does not fit into a page is
-//! split into **parts** under its own number. One sled insert costs microseconds and a rewrite of its tree node
-//! later, whatever its size, hence many records per insert.
+//! A **page** holds consecutive records under the number of its first one. A record that does not fit into a page is
+//! split into **parts** under its own number. One sled insert costs microseconds and a rewrite of its tree node later,
+//! whatever its size, hence many records per insert.
 //!
 //! ```text
 //! key    number u64 BE, part u32 BE      (12 x 0xff: the meta value)
@@ -18,7 +18,7 @@ use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Records are gathered into pages up to this size. sled moves a node of more than a quarter of a segment to a blob
-/// file, and a node holds up to 17 values: 17 x (12 KiB + parts of overhead) stays below 256 KiB.
+/// file. A node holds up to 17 values: 17 x (12 KiB + parts of overhead) stays below 256 KiB.
 pub(super) const PAGE_BYTES: usize = 12 << 10;
 
 /// What a record costs beside its bytes, for the sizes that are reported.

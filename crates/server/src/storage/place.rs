@@ -1,9 +1,9 @@
 //! Whether a store is the one that was written last, or a copy of it.
 //!
-//! A copy is an older state: what was acknowledged since it was made is missing, and nothing in it tells. But a copy is made
-//! of other files. So the store keeps a small file that says which file it is, by its number and the time of its creation;
-//! it is replaced at every start, so that a copy that is written over the original in place is noticed, too. A file system that
-//! is set back as a whole is not; a replica then hears it from its peers.
+//! A copy is an older state: what was acknowledged since it was made is missing, and nothing in it tells. But a copy is
+//! made of other files. So the store keeps a small file that says which file it is, by its number and the time of its
+//! creation. It is replaced at every start, so that a copy that is written over the original in place is noticed, too.
+//! A file system that is set back as a whole is not noticed; a replica then hears it from its peers.
 
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Write};

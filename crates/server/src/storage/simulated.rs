@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-/// What of a write reaches the disk: every sector for itself, whole, not at all, or torn.
+/// Which part of a write reaches the disk: every sector for itself, whole, not at all, or torn.
 fn scatter(content: &mut [u8], at: usize, bytes: &[u8], rng: &mut SmallRng) {
     let mut from = 0;
     while from < bytes.len() {

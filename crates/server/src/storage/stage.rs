@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <data-dir>/eddy.joining/eddy       the new store; `eddy.joining/complete` says that it is whole and durable
-//! <data-dir>/eddy.before             the one before, kept for whoever wants to look
+//! <data-dir>/eddy.before             the one before, kept for inspection
 //! <data-dir>/eddy/anew               says that the store must not be served, but replaced by what others have
 //! ```
 
@@ -84,8 +84,8 @@ pub fn replace(data_dir: &Path, options: Options, records: &[Bytes], head: &Byte
     finish(data_dir)
 }
 
-/// Puts a store that is whole in its place; to be called before the one that is there is opened, since a crash may have
-/// come between.
+/// Puts a store that is whole in its place. A start calls this before it opens the store that is there, since a crash
+/// may have come between.
 ///
 /// # Errors
 /// When the disk refuses.

@@ -1,9 +1,10 @@
 //! Trees in sled 0.34.
 //!
-//! A sled database that has its name is never changed: sled uses segments of its file again in an order that a power cut may
-//! not keep. So everything that sled likes to rewrite when it opens and reads a database is done before (`settle`).
-//! sled's own flush neither asks the disk to empty its cache nor commits the file's size; so all its files are synced
-//! after it is closed. A value above a quarter of sled's segment would go to a file of its own; pages are smaller.
+//! A sled database that has its name is never changed. sled uses segments of its file again, in an order that a power
+//! cut may not keep. So everything that sled likes to rewrite when it opens and reads a database is done before
+//! (`settle`). sled's own flush neither asks the disk to empty its cache nor commits the file's size. So all its files
+//! are synced after it is closed. A value above a quarter of sled's segment would go to a file of its own; pages are
+//! smaller.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,8 +28,8 @@ const SEGMENT: usize = 1 << 20;
 /// What sled may keep in memory. It spreads this over 256 parts, each of which must hold a few small nodes.
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// After so much was read, sled is closed and opened again: its cache counts accesses in blocks of 64 per part before
-/// it evicts anything, and so would hold on to everything that is read once.
+/// After so many bytes were read, sled is closed and opened again. Its cache counts accesses in blocks of 64 per part
+/// before it evicts anything. So it would hold on to everything that is read once.
 const READ_REOPEN: usize = 32 << 20;
 
 /// How often a new database is opened and read until its files stay as they are. Two or three times are enough.

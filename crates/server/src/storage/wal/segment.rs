@@ -81,7 +81,7 @@ pub(super) struct Found {
     pub first: Meta,
     /// The state after its last frame.
     pub last: Meta,
-    /// The latter as it is encoded.
+    /// `last` as it is encoded.
     pub state: Vec<u8>,
     /// The last frame says that the log goes on in the next segment.
     pub sealed: bool,
@@ -99,7 +99,7 @@ pub(super) fn number(name: &str) -> Option<u64> {
     name.strip_suffix(".log").filter(|digits| digits.len() == 16)?.parse().ok()
 }
 
-/// What a frame holds, for whoever replays the log.
+/// Receives what each frame holds while the log is replayed.
 pub(super) type Visit<'a> = dyn FnMut(&Segment, u64, &frame::Places, &[u8]) + 'a;
 
 impl Segment {
