@@ -94,12 +94,12 @@ fn writes(c: &mut Criterion) {
 fn reads(c: &mut Criterion) {
     let (replica, _) = filled();
     let from = Bytes::from_static(b"/registry/pods/default/pod-3");
-    let page = RangeOp { limit: 500, total_count: false, ..RangeOp::all(KeyRange::From(from)) };
+    let page = RangeOp { limit: Some(500), total_count: false, ..RangeOp::all(KeyRange::From(from)) };
     c.bench_function("range, 500 of 100,000", |b| b.iter(|| replica.range(&page, replica.revision())));
     let all = KeyRange::From(Bytes::from_static(b"\0"));
     let count = RangeOp { count_only: true, ..RangeOp::all(all) };
     c.bench_function("count of 100,000", |b| b.iter(|| replica.range(&count, replica.revision())));
-    c.bench_function("hash_kv of 100,000", |b| b.iter(|| replica.hash_kv(0)));
+    c.bench_function("hash_kv of 100,000", |b| b.iter(|| replica.hash_kv(None)));
 }
 
 fn housekeeping(c: &mut Criterion) {

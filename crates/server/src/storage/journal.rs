@@ -58,7 +58,7 @@ impl fmt::Debug for DiskJournal {
 }
 
 fn draw() -> std::io::Result<u64> {
-    getrandom::u64().map_err(std::io::Error::other)
+    getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()))
 }
 
 impl DiskJournal {
