@@ -146,10 +146,7 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
 
 /// The heads, all of one incarnation, merged field by field; `None` when they are not all objects of one kind.
 fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: &Rules) -> Option<replay::Merged> {
-    let object = |version: &Version| match &version.kind {
-        ChangeKind::Put { value, .. } => Object::parse(value),
-        ChangeKind::Delete | ChangeKind::Expire => None,
-    };
+    let object = |version: &Version| Object::parse(version.value()?);
     let mut of_heads = Vec::with_capacity(heads.len());
     for head in heads {
         of_heads.push((head.dot, object(head)?));
@@ -210,7 +207,7 @@ fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<Given
             let ttl = |value: &Bytes| system::lease_ttl(value).unwrap_or(0);
             last_writer(live, ttl, Rule::LongestLease, given_up)
         }
-        Some(system::SystemKey::Birth(_)) if live.iter().any(|head| value_of(head) != value_of(live[0])) => {
+        Some(system::SystemKey::Birth(_)) if live.iter().any(|head| head.value() != live[0].value()) => {
             let mut outcome = last_writer(live, |_| 0, Rule::ContestedBirth, given_up);
             if let Some(live) = &mut outcome.live {
                 live.value = system::AnnouncedBirth::Contested.encode();
@@ -218,13 +215,6 @@ fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<Given
             outcome
         }
         _ => last_writer(live, |_| 0, Rule::LastWriter, given_up),
-    }
-}
-
-fn value_of(version: &Version) -> Option<&Bytes> {
-    match &version.kind {
-        ChangeKind::Put { value, .. } => Some(value),
-        ChangeKind::Delete | ChangeKind::Expire => None,
     }
 }
 

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::entry::ChangeKind;
 use crate::merge::graph::Graph;
 use crate::merge::object::Object;
 use crate::merge::object::json::Json;
@@ -65,7 +64,7 @@ pub(crate) fn silent_of_key(
     rules: &Rules,
     may_go: impl Fn(usize) -> bool,
 ) -> Vec<bool> {
-    let objects: Vec<Option<Object>> = versions.iter().map(|version| object(version)).collect();
+    let objects: Vec<Option<Object>> = versions.iter().map(|version| Object::parse(version.value()?)).collect();
     let base = base.and_then(|base| Some((base.incarnation, Object::parse(&base.value)?)));
     let mut silent: Vec<bool> = (0..versions.len()).map(|at| objects[at].is_none() && may_go(at)).collect();
     let mut done = vec![false; versions.len()];
@@ -83,14 +82,6 @@ pub(crate) fn silent_of_key(
         }
     }
     silent
-}
-
-/// The object that a version makes of its key, if it is one.
-fn object(version: &Version) -> Option<Object> {
-    match &version.kind {
-        ChangeKind::Put { value, .. } => Object::parse(value),
-        ChangeKind::Delete | ChangeKind::Expire => None,
-    }
 }
 
 /// The leaves of each object that are not the same in all of them.

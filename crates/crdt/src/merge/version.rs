@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::entry::ChangeKind;
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
@@ -36,6 +38,14 @@ impl Version {
                 let (value, incarnation) = (value.clone(), self.incarnation);
                 Some(Live { value, lease: *lease, version: *version, incarnation })
             }
+            ChangeKind::Delete | ChangeKind::Expire => None,
+        }
+    }
+
+    /// The value that it gives the key; none where it deletes the key.
+    pub fn value(&self) -> Option<&Bytes> {
+        match &self.kind {
+            ChangeKind::Put { value, .. } => Some(value),
             ChangeKind::Delete | ChangeKind::Expire => None,
         }
     }

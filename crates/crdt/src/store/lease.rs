@@ -108,21 +108,16 @@ impl Leases {
     /// Lets a lease whose time is up wait a while before it comes up again. Clients see nothing left of it.
     pub fn look_again(&mut self, now: Now, id: LeaseId, after_ms: u64) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
-        self.deadlines.remove(&(lease.deadline_ms, id));
-        lease.deadline_ms = now.mono_ms.saturating_add(after_ms);
         lease.grace_ms = lease.grace_ms.saturating_add(after_ms);
-        lease.renewed_ms = AtomicU64::new(lease.deadline_ms);
-        self.deadlines.insert((lease.deadline_ms, id));
+        lease.requeue(&mut self.deadlines, id, now.mono_ms.saturating_add(after_ms));
     }
 
     /// Counts a lease anew; `None` when there is none or it has run out.
     pub fn renew(&mut self, now: Now, id: LeaseId) -> Option<Renewal> {
         let lease = self.leases.get_mut(&id).filter(|lease| lease.is_running(now))?;
-        self.deadlines.remove(&(lease.deadline_ms, id));
-        lease.deadline_ms = deadline(now, lease.ttl_s);
-        self.deadlines.insert((lease.deadline_ms, id));
+        lease.requeue(&mut self.deadlines, id, deadline(now, lease.ttl_s));
         let tell = !lease.mine || now.mono_ms.saturating_sub(lease.told_ms) >= ttl_ms(lease.ttl_s) / 3;
-        (lease.mine, lease.grace_ms, lease.renewed_ms) = (true, 0, AtomicU64::new(lease.deadline_ms));
+        (lease.mine, lease.grace_ms) = (true, 0);
         if tell {
             lease.told_ms = now.mono_ms;
         }
@@ -197,16 +192,14 @@ impl Leases {
 
     /// A lease whose time is up.
     pub fn first_expired(&mut self, now: Now) -> Option<LeaseId> {
-        while let Some((queued_ms, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.mono_ms) {
+        while let Some((_, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now.mono_ms) {
             let Some(lease) = self.leases.get_mut(&id) else { return Some(id) };
             let deadline_ms = lease.deadline_ms();
             if deadline_ms <= now.mono_ms {
                 return Some(id);
             }
             // Renewed in passing: now it is queued where it belongs.
-            lease.deadline_ms = deadline_ms;
-            self.deadlines.remove(&(queued_ms, id));
-            self.deadlines.insert((deadline_ms, id));
+            lease.requeue(&mut self.deadlines, id, deadline_ms);
         }
         None
     }
@@ -234,6 +227,13 @@ impl Leases {
 }
 
 impl Lease {
+    /// Gives it another deadline, and its place in the queue.
+    fn requeue(&mut self, deadlines: &mut BTreeSet<(u64, LeaseId)>, id: LeaseId, deadline_ms: u64) {
+        deadlines.remove(&(self.deadline_ms, id));
+        deadlines.insert((deadline_ms, id));
+        (self.deadline_ms, self.renewed_ms) = (deadline_ms, AtomicU64::new(deadline_ms));
+    }
+
     fn deadline_ms(&self) -> u64 {
         self.renewed_ms.load(Ordering::Relaxed)
     }
