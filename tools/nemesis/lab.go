@@ -20,6 +20,7 @@ type Lab struct {
 	binary, etcdctl string
 	dir             string
 	seed            int64
+	flags           []string   // of each replica, beside those that name it
 	random          *rand.Rand // of the nemesis; clients have their own
 	network         Network
 	report          *Report
@@ -45,7 +46,7 @@ func (l *Lab) place(state string) (*Replica, error) {
 	}
 	place := len(l.replicas)
 	name := fmt.Sprintf("r%d", place)
-	replica := &Replica{Place: at, place: place, name: name, dir: filepath.Join(l.dir, name), binary: l.binary, state: state}
+	replica := &Replica{Place: at, place: place, name: name, dir: filepath.Join(l.dir, name), binary: l.binary, flags: l.flags, state: state}
 	l.replicas = append(l.replicas, replica)
 	return replica, nil
 }
