@@ -31,7 +31,7 @@ func main() {
 	length := flag.Duration("t", time.Minute, "how long troubles go on; each comes once before any comes again")
 	seed := flag.Int64("seed", time.Now().UnixNano()%1000000, "what troubles, where and when; the load, but not its timing")
 	netns := flag.Bool("netns", false, "a network namespace for each replica (root only), instead of relays on loopback")
-	only := flag.String("only", "", "troubles to choose from, by name with commas (default all but wipe and restore): "+allNames())
+	only := flag.String("only", "", "troubles to choose from, by name with commas (default all but leases, wipe and restore): "+allNames())
 	wipes := flag.Bool("wipe", false, "wipe data dirs and put old copies back, too; what only they had may be lost then")
 	keep := flag.Bool("k", false, "keep data dirs and logs (they are kept when something fails, too)")
 	pace := flag.Duration("pace", 8*time.Millisecond, "mean pause of a client between operations at 3 replicas")
@@ -109,7 +109,7 @@ func choose(only string, wipes bool) ([]Trouble, error) {
 			}
 			continue
 		}
-		if wanted[t.name] || all && !losesDisks[t.name] || losesDisks[t.name] && wipes {
+		if wanted[t.name] || all && !losesDisks[t.name] && !takesLong[t.name] || losesDisks[t.name] && wipes {
 			choice = append(choice, t)
 		}
 		delete(wanted, t.name)
