@@ -251,7 +251,7 @@ func (h *Holder) broken() []string {
 			continue
 		}
 		ack := h.acks[place]
-		early := time.Duration(event.at-ack.call) < leaseTTL
+		early := time.Duration(event.at-ack.call) < leaseTTL-leaseRounding
 		// Told late, but the next keep-alive was answered in time, so it cannot have run out between them.
 		if place+1 < len(h.acks) {
 			next := h.acks[place+1]
@@ -316,7 +316,7 @@ func (h *Holder) goneAt(r *Replica, since int64) error {
 
 // shownAt waits until a replica shows the key as its client wrote it, and the guest's.
 func (h *Holder) shownAt(r *Replica, since int64) error {
-	return until(since+int64(leaseGrace+leaseSlack), func() error {
+	return until(since+int64(leaseTTL+leaseGrace+leaseSlack), func() error {
 		return h.at(r, func(key string, kv *KV) error {
 			h.mu.Lock()
 			defer h.mu.Unlock()

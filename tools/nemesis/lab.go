@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math/rand"
-	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -117,9 +116,6 @@ func (l *Lab) end() {
 		}
 	}
 	l.network.Close()
-	if l.report.failed == 0 {
-		os.RemoveAll(l.dir)
-	}
 }
 
 func (l *Lab) noteCut(place int, from, to int64) {

@@ -11,7 +11,9 @@ import (
 const (
 	leaseTTL   = 4 * time.Second
 	leaseGrace = 5 * time.Second // of a replica that does not own it, after the time to live
-	leaseSlack = 3 * time.Second // for busy machines, and for the second in which it is looked at again
+	// A replica counts in milliseconds, which were rounded.
+	leaseRounding = 5 * time.Millisecond
+	leaseSlack    = 3 * time.Second // for busy machines, and for the second in which it is looked at again
 )
 
 // What becomes of a lease while the links are cut.
