@@ -316,7 +316,8 @@ func (h *Holder) goneAt(r *Replica, since int64) error {
 
 // shownAt waits until a replica shows the key as its client wrote it, and the guest's.
 func (h *Holder) shownAt(r *Replica, since int64) error {
-	return until(since+int64(leaseTTL+leaseGrace+leaseSlack), func() error {
+	// Its client writes on: what it wrote just before the look is on its way.
+	return until(max(since+int64(leaseTTL+leaseGrace+leaseSlack), now()+int64(leaseSlack)), func() error {
 		return h.at(r, func(key string, kv *KV) error {
 			h.mu.Lock()
 			defer h.mu.Unlock()
