@@ -27,7 +27,7 @@ func stopped() bool {
 }
 
 func main() {
-	size := flag.Int("n", 3, "how many replicas")
+	size := flag.Int("n", 3, "how many replicas (the scenario single has one)")
 	length := flag.Duration("t", time.Minute, "how long troubles go on; each comes once before any comes again")
 	seed := flag.Int64("seed", time.Now().UnixNano()%1000000, "what troubles, where and when; the load, but not its timing")
 	netns := flag.Bool("netns", false, "a network namespace for each replica (root only), instead of relays on loopback")
@@ -83,7 +83,7 @@ func main() {
 	for _, t := range choice {
 		l.wiped = l.wiped || losesDisks[t.name]
 	}
-	os.Exit(run(l, fmt.Sprintf("%s, %d replicas", *scenario, *size), *netns, *keep, play))
+	os.Exit(run(l, *scenario, *netns, *keep, play))
 }
 
 func allNames() string {
