@@ -8,6 +8,7 @@ mod support;
 mod relay;
 
 mod alarms;
+mod away;
 mod backlog;
 mod clocks;
 mod cluster;
