@@ -47,7 +47,7 @@ pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
 pub use words::chain::{CHAIN_LEN, Chain};
 pub use words::clock::{CLOCK_DRAG_MAX_MS, Now, Stamp};
 pub use words::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};
-pub use words::key::{Key, KeyRange, Keyspace, Place, is_replica_local};
+pub use words::key::{Key, KeyRange, Keyspace, LocalKeys, Place};
 pub use words::revision::Revision;
 pub use words::value::{Incarnation, Live};
 pub use words::vector::VersionVector;

@@ -73,6 +73,15 @@ pub fn start_node(
         revision = node.revision().get(),
         "opened the journal"
     );
+    node.look(|replica| {
+        if let Some(flags) = config.asks_for_other_rules(replica.rules()) {
+            tracing::warn!(
+                cluster = %replica.rules(),
+                flags = %flags,
+                "the cluster was founded with other declarations about merges than the flags give: the flags do not count"
+            );
+        }
+    });
     Ok(node)
 }
 

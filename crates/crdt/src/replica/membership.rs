@@ -161,6 +161,7 @@ impl Replica {
                 SystemKey::Rules => {
                     // A peer whose rules this build does not know is refused, so these are known.
                     if let Some(Ok(rules)) = value.map(|value| Rules::decode(value)) {
+                        self.state.local = rules.local_keys();
                         self.rules = rules.into();
                     }
                 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::merge::rules::Rules;
 use crate::sync::wire::{self, Body, DecodeError, WireChain, WireDot};
 use crate::words::chain::Chain;
 use crate::words::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
@@ -58,8 +59,8 @@ pub struct Hello {
     pub doubtful: bool,
     /// Its newest revision, which tells the revision space it uses.
     pub revision: Revision,
-    /// The rules of merging that its cluster follows.
-    pub rules: u32,
+    /// The rules of merging that its cluster follows, whether this build knows their number or not.
+    pub rules: Rules,
 }
 
 /// Why a peer is refused.
@@ -377,7 +378,7 @@ impl Hello {
             empty: self.empty,
             doubtful: self.doubtful,
             revision: self.revision.get(),
-            rules: self.rules,
+            rules: self.rules.encode(),
         }
     }
 
@@ -393,7 +394,7 @@ impl Hello {
             empty: wire.empty,
             doubtful: wire.doubtful,
             revision: Revision::new(wire.revision),
-            rules: wire.rules,
+            rules: Rules::read(&wire.rules).ok_or(DecodeError::Field("set of rules"))?,
         })
     }
 }

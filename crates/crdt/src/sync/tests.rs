@@ -4,6 +4,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead};
+use crate::merge::declared::counters;
+use crate::merge::rules::Rules;
 use crate::sync::entry_wire::{self, Unresolved};
 use crate::sync::message::{AckBatch, ENTRY_MAX, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
 use crate::sync::wire::DecodeError;
@@ -72,7 +74,7 @@ fn messages() -> Vec<Message> {
         empty: true,
         doubtful: true,
         revision: Revision::new(5 << 40),
-        rules: 2,
+        rules: Rules { counters: counters("apps/v1/Deployment:.spec.replicas:min=0").unwrap(), ..Rules::default() },
     };
     vec![
         Message::Hello(Box::new(hello)),

@@ -101,8 +101,8 @@ pub struct WireHello {
     pub empty: bool,
     #[prost(int64, tag = "9")]
     pub revision: i64,
-    #[prost(uint32, tag = "10")]
-    pub rules: u32,
+    #[prost(bytes = "bytes", tag = "10")]
+    pub rules: Bytes,
     #[prost(bool, tag = "11")]
     pub doubtful: bool,
 }

@@ -40,6 +40,12 @@ pub struct StatusResponse {
     /// The number of the rules by which the cluster merges.
     #[prost(uint32, tag = "14")]
     pub rules: u32,
+    /// What its founders declared about merges: where Kubernetes keeps its objects, and which fields are counters, as in
+    /// apps/v1/Deployment:.spec.replicas:min=0.
+    #[prost(string, tag = "15")]
+    pub kubernetes_prefix: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "16")]
+    pub counters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// The last entry of an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -16,6 +16,8 @@ pub fn status(status: &StatusResponse) -> Value {
         "floor": vector(&status.floor),
         "unsettled_keys": status.windows,
         "rules": status.rules,
+        "kubernetes_prefix": status.kubernetes_prefix,
+        "counters": status.counters,
         "state_hash": status.state_hash,
         "alarms": status.alarms,
         "writes_refused": text_or_null(&status.writes_refused),

@@ -19,6 +19,7 @@ mod faults;
 mod garbage;
 mod leases;
 mod members;
+mod rules;
 mod security;
 mod spaces;
 mod sync;

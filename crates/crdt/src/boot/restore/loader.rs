@@ -254,6 +254,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Dama
             }
             Some(SystemKey::Rules) => {
                 replica.rules = Rules::decode(&value.value)?.into();
+                state.local = replica.rules.local_keys();
             }
             _ => {}
         }
@@ -263,7 +264,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Dama
     for (key, versions) in state.index.iter() {
         let Some(newest) = versions.last() else { continue };
         let Some(content) = &newest.content else { continue };
-        let local = crate::words::key::is_replica_local(key);
+        let local = state.local.contains(key);
         let digest = if local { &mut state.local_digest } else { &mut state.digest };
         digest.add(Keyspace::Client, key, &content.value, content.version, content.lease);
         state.leases.reattach(now, key, None, content.lease);

@@ -25,7 +25,7 @@ use super::schema::{Resolution, Schema};
 use super::shared::{self, Divided};
 
 /// Numbers beyond this are no counters: sums of them must not overflow.
-const COUNTER_MAX: i64 = 1 << 47;
+pub const COUNTER_MAX: i64 = 1 << 47;
 
 /// How many lost fields of one version are named.
 const NAMED_MAX: usize = 20;

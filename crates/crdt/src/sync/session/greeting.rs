@@ -79,7 +79,12 @@ impl Session {
         if hello.protocol > PROTOCOL {
             return Err(SyncError::Protocol { theirs: hello.protocol });
         }
-        Rules::check(hello.rules)?;
+        Rules::check(hello.rules.number)?;
+        // One that has nothing has not heard of any rules yet.
+        if !hello.empty && !round.durable.is_empty() && !hello.rules.is_founded_like(round.replica.rules()) {
+            let (ours, theirs) = (round.replica.rules().to_string(), hello.rules.to_string());
+            return Err(SyncError::FoundedApart { ours, theirs });
+        }
         if member == identity.replica {
             return Err(SyncError::OwnId(member));
         }
@@ -105,7 +110,7 @@ impl Session {
             birth: hello.birth,
             empty: hello.empty,
             revision: hello.revision,
-            rules: hello.rules,
+            rules: hello.rules.number,
         });
         self.peer = Some(Arc::clone(&peer));
         self.outgoing.meet(&hello.vector, durable, now);

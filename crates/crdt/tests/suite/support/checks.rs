@@ -27,7 +27,8 @@ pub fn everything(replica: &Replica) -> Vec<KeyValue> {
 
 /// All that a replica holds beside what is its own alone.
 pub fn shared_keys(replica: &Replica) -> Vec<(Bytes, Bytes, i64, Option<LeaseId>)> {
-    let shared = everything(replica).into_iter().filter(|kv| !eddy_crdt::is_replica_local(&kv.key));
+    let local = eddy_crdt::LocalKeys::default();
+    let shared = everything(replica).into_iter().filter(|kv| !local.contains(&kv.key));
     shared.map(|kv| (kv.key, kv.value, kv.version, kv.lease)).collect()
 }
 
