@@ -28,7 +28,7 @@ pub use boot::restore::{Damage, Loader};
 pub use boot::snapshot::{InstallError, Installed, Installer, SettledKey, SnapshotChunk};
 pub use command::event::{Commit, Event, EventKind};
 pub use command::member::Member;
-pub use command::notice::{GivenUp, MergeReport, Notice, Rule};
+pub use command::notice::{GivenUp, Losses, MergeReport, Notice, Part, Rule, Said, Stands};
 pub use command::op::{
     Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyValue, LeaseStatus, Op,
     OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, RangeReply, ReadAt, Refusal, Reply, RevisionBounds,

@@ -17,6 +17,7 @@ pub(crate) mod replication;
 mod settle;
 mod spaces;
 pub(crate) mod sweep;
+pub(crate) mod told;
 pub(crate) mod turn;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use crate::replica::journal::Journal;
 use crate::replica::members::Membership;
 use crate::replica::origins::Origins;
 use crate::replica::replication::Replication;
+use crate::replica::told::Told;
 use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
 use crate::store::state::State;
 use crate::store::{digest, txn};
@@ -89,6 +91,8 @@ pub struct Replica {
     pub(crate) replication: Option<Replication>,
     /// The newest merges that decided something.
     pub(crate) merges: VecDeque<MergeReport>,
+    /// The losses that were told.
+    pub(crate) told: Told,
 }
 
 impl Replica {
@@ -104,6 +108,7 @@ impl Replica {
             membership: Membership::default(),
             replication: None,
             merges: VecDeque::new(),
+            told: Told::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::command::event::{Commit, Event};
-use crate::command::notice::{MergeReport, Notice};
+use crate::command::notice::{Losses, MergeReport, Notice};
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Record};
 use crate::merge::outcome::{self, MergeOutcome};
 use crate::merge::rules::{Rules, UnknownRules};
@@ -281,6 +281,13 @@ impl Replica {
     /// Tells of a merge, where the outcome is one.
     fn report_merge(&mut self, turn: &mut Turn, dot: Dot, change: &Change, step: KeyStep, outcome: &MergeOutcome) {
         let Some(rule) = outcome.rule else { return };
+        let given_up = match &self.replication {
+            Some(replication) => {
+                let windows = &replication.windows;
+                self.told.news(change.keyspace, &change.key, &outcome.given_up, windows, &self.rules)
+            }
+            None => vec![],
+        };
         let report = MergeReport {
             keyspace: change.keyspace,
             key: change.key.clone(),
@@ -293,7 +300,7 @@ impl Replica {
                 KeyStep::Replace => Some(self.state.revision.next().next()),
             },
             rule,
-            given_up: outcome.given_up.clone(),
+            given_up: Losses::of(given_up),
         };
         self.merges.push_back(report.clone());
         if self.merges.len() > RECENT_MERGES {

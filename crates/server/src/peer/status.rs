@@ -1,29 +1,18 @@
 //! The status of this replica and of its peers, and its recent merges, as the admin API's messages.
 
+use std::collections::BTreeMap;
+
 use eddy_crdt::sync::{Equality, PeerStatus};
-use eddy_crdt::{ReplicaId, Rule, VersionVector};
+use eddy_crdt::{GivenUp, ReplicaId, Said, Stamp, VersionVector};
 use eddy_proto::admin as pb;
 
+use super::losses::rule_name;
 use super::peers::Peers;
 use crate::metrics::{Metrics, PEER_ALARM_KINDS};
 use crate::node::alarm::alarm_text;
 
 /// How many bytes of entries are counted at most to tell how far a peer is behind.
 const WEIGHED_BYTES: usize = 16 << 20;
-
-/// The name of a rule of merging, in metrics and in the admin API.
-pub(crate) fn rule_name(rule: &Rule) -> &'static str {
-    match rule {
-        Rule::DeletedIncarnation => "deleted-incarnation",
-        Rule::OutlivedDelete => "outlived-delete",
-        Rule::CreatedFirst => "created-first",
-        Rule::CreatedLast => "created-last",
-        Rule::FieldMerge => "field-merge",
-        Rule::LastWriter => "last-writer",
-        Rule::LongestLease => "longest-lease",
-        Rule::ContestedBirth => "contested-birth",
-    }
-}
 
 fn dots(vector: &VersionVector) -> Vec<pb::Dot> {
     vector.iter().map(dot).collect()
@@ -190,20 +179,23 @@ impl Peers {
             merges.truncate(limit);
             merges
         });
+        let names = self.names();
         let merges = merges
             .into_iter()
             .map(|merge| pb::Merge {
                 key: merge.key,
                 rule: rule_name(&merge.rule).to_owned(),
                 revision: merge.revision.map_or(0, |revision| revision.get()),
-                given_up: merge
-                    .given_up
-                    .into_iter()
-                    .map(|given| pb::GivenUp { version: Some(dot(given.dot)), what: given.what })
-                    .collect(),
+                given_up: merge.given_up.told.iter().map(|given| given_up(given, &names)).collect(),
+                more: merge.given_up.more as u64,
             })
             .collect();
         pb::MergesResponse { merges }
+    }
+
+    /// The names of all members, also of those that were removed.
+    pub(super) fn names(&self) -> BTreeMap<ReplicaId, String> {
+        self.node.members().iter().map(|member| (member.id, member.name.clone())).collect()
     }
 
     /// Sets the gauges about peers. Called before they are read.
@@ -225,6 +217,23 @@ impl Peers {
             }
         }
         metrics.unsettled_keys.set(self.node.look(|replica| replica.windows_len()) as i64);
+    }
+}
+
+fn given_up(given: &GivenUp, names: &BTreeMap<ReplicaId, String>) -> pb::GivenUp {
+    let side = |of: eddy_crdt::Dot, stamp: Stamp, said: &Said| pb::Side {
+        version: Some(dot(of)),
+        member: names.get(&of.origin.replica).cloned().unwrap_or_default(),
+        written_ms: stamp.wall_ms(),
+        value: match said {
+            Said::Text(text) => Some(text.clone()),
+            Said::Nothing | Said::Untold => None,
+        },
+    };
+    pb::GivenUp {
+        what: given.part.to_string(),
+        lost: Some(side(given.dot, given.stamp, &given.said)),
+        stands: given.stands.as_ref().map(|stands| side(stands.dot, stands.stamp, &stands.said)),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::replica::acks::Acks;
 use crate::replica::log::Logged;
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
+use crate::replica::told::Told;
 use crate::store::state::Recorded;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
@@ -158,6 +159,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
     }
     let fresh = head.vector.iter().filter(|dot| dot.origin != own);
     replica.origins.fresh = fresh.filter(|dot| !replica.origins.own.deps.contains(*dot)).collect();
+    replica.told = Told::before(head.vector.clone());
     replica.origins.vector = head.vector;
     replica.membership.acks = Acks::restored(head.acks);
     (kept.floor, kept.offered) = (head.floor, head.offered);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 
-use crate::command::notice::GivenUp;
+use crate::command::notice::{GivenUp, Part, Said, Stands};
 use crate::merge::graph::Graph;
 use crate::merge::rules::Rules;
 use crate::merge::version::Version;
@@ -26,9 +26,6 @@ use super::shared::{self, Divided};
 
 /// Numbers beyond this are no counters: sums of them must not overflow.
 pub const COUNTER_MAX: i64 = 1 << 47;
-
-/// How many lost fields of one version are named.
-const NAMED_MAX: usize = 20;
 
 /// Concurrent objects merged.
 pub struct Merged {
@@ -78,10 +75,11 @@ pub fn merge(
     replay.run(&versions, rests)?;
     let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     let mut merged = replay.state(&heads, &versions)?;
-    let replaced = schema.is_pod() && replay.follow_node(&mut merged, &heads, &versions)?.is_some();
+    let stay = if schema.is_pod() { replay.follow_node(&mut merged, &heads, &versions)? } else { None };
+    let replaced = stay.is_some();
     replay.clamp(&mut merged);
     let merged = replay.assemble(&merged);
-    let given_up = replay.given_up(&merged, &versions);
+    let given_up = replay.given_up(&merged, &versions, &heads, stay.as_deref())?;
     let object = shared::join(shared, merged);
     Ok(Some(Merged { value: Bytes::from(object.canonical()), given_up, replaced }))
 }
@@ -253,17 +251,25 @@ impl<'a> Replay<'a> {
         }))
     }
 
-    /// The edits that no later version saw and that are not in the outcome.
-    fn given_up(&self, object: &Json, versions: &[&(&Version, Cow<'_, Object>)]) -> Vec<GivenUp> {
+    /// The edits that no later version saw and that are not in the outcome. `stay` are the heads whose status a pod has
+    /// that the heads have bound to different nodes.
+    fn given_up(
+        &self,
+        object: &Json,
+        versions: &[&(&Version, Cow<'_, Object>)],
+        heads: &[usize],
+        stay: Option<&[usize]>,
+    ) -> Result<Vec<GivenUp>, DocumentError> {
         let mut last: HashMap<&str, String> = HashMap::new();
         leaves::flatten(object, self.schema, &mut |key, _, text| {
             if let Some(key) = self.touched.get(key) {
                 last.insert(key, text);
             }
         });
-        let mut lost: BTreeMap<Dot, Vec<&str>> = BTreeMap::new();
+        let said = |text: Option<&str>| if self.schema.is_secret() { Said::Untold } else { Said::of(text) };
+        let mut lost = vec![];
         for (at, replayed) in self.replayed.iter().enumerate() {
-            let dot = versions[at].0.dot;
+            let (dot, stamp) = (versions[at].0.dot, versions[at].0.stamp);
             for key in replayed.edits.keys().filter(|key| !replayed.seen.contains_key(*key)) {
                 let Some((path, resolution)) = self.leaves.get(key) else { continue };
                 let is_order = matches!(path.steps().last(), Some(Step::Order));
@@ -281,11 +287,32 @@ impl<'a> Replay<'a> {
                 let seen = self.replayed.iter().zip(versions).skip(at + 1);
                 let seen = seen.filter(|(later, _)| later.edits.contains_key(key)).any(|(_, v)| v.0.descends_from(dot));
                 if !seen {
-                    lost.entry(dot).or_default().push(key);
+                    let heads = stay.filter(|_| path.begins_with(&["status"])).unwrap_or(heads);
+                    let written = match got {
+                        Some(_) => self.leaf(key, &self.point(heads), versions)?.and_then(|(written, _)| written),
+                        None => self.taken_away(at, path, versions),
+                    };
+                    let stands = written.map(|(stamp, dot)| Stands { dot, stamp, said: said(got) });
+                    lost.push(GivenUp { dot, part: Part::Field(key.clone()), stamp, said: said(wanted), stands });
                 }
             }
         }
-        lost.into_iter().map(|(dot, keys)| GivenUp { dot, what: named(&keys) }).collect()
+        Ok(lost)
+    }
+
+    /// Who took away last what the version at `lost` wrote there, or something in which that lies.
+    fn taken_away(&self, lost: usize, path: &Path, versions: &[&(&Version, Cow<'_, Object>)]) -> Written {
+        let mut around: Vec<String> = vec![];
+        let mut way = String::new();
+        for step in path.steps() {
+            step.write(&mut way);
+            around.push(way.clone());
+        }
+        let takes = |at: usize| around.iter().any(|key| self.replayed[at].edits.get(key) == Some(&Edit::Delete));
+        let apart = |at: &usize| *at != lost && !versions[lost].0.descends_from(versions[*at].0.dot);
+        let written = |at: usize| versions[at].0.order();
+        let all = || (0..self.replayed.len()).filter(apart);
+        all().filter(|at| takes(*at)).map(written).max().or_else(|| all().map(written).max())
     }
 }
 
@@ -299,14 +326,6 @@ fn taken_back_in_run(graph: &Graph, first: usize, before: &Scalars, all: &[Optio
     let mut taken_back: BTreeSet<String> = inner.flat_map(|after| edits(before, after).into_keys()).collect();
     taken_back.retain(|key| before.get(key) == last.get(key));
     taken_back
-}
-
-fn named(keys: &[&str]) -> String {
-    let mut what = keys[..keys.len().min(NAMED_MAX)].join(", ");
-    if keys.len() > NAMED_MAX {
-        what.push_str(&format!(" and {} more", keys.len() - NAMED_MAX));
-    }
-    what
 }
 
 /// An object's leaves as scalars; where they lie is noted beside.

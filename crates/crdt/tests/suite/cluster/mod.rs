@@ -4,5 +4,6 @@
 //! failure is shrunk and printed with its seed.
 
 mod random;
+mod reports;
 mod rules;
 mod stories;

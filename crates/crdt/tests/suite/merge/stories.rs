@@ -40,8 +40,8 @@ fn meet(sites: &mut Sites) -> (MergeOutcome, Json) {
     (outcome, value)
 }
 
-fn given_up(outcome: &MergeOutcome) -> Vec<&str> {
-    outcome.given_up.iter().map(|given_up| given_up.what.as_str()).collect()
+fn given_up(outcome: &MergeOutcome) -> Vec<String> {
+    outcome.given_up.iter().map(|given_up| given_up.part.to_string()).collect()
 }
 
 fn condition(kind: &str, status: &str) -> Json {
@@ -333,7 +333,7 @@ fn an_expiry_takes_nothing_that_was_written_at_the_same_time() {
         let (outcome, _) = meet(&mut sites);
         let live = outcome.live.clone().expect("there");
         assert_eq!((&live.value[..], live.lease, live.version), (&b"renewed"[..], Some(LeaseId::new(4)), 2));
-        assert_eq!((outcome.rule, given_up(&outcome)), (Some(Rule::OutlivedDelete), vec!["its expiry"]));
+        assert_eq!((outcome.rule, given_up(&outcome)), (Some(Rule::OutlivedDelete), vec!["its expiry".to_owned()]));
     }
 }
 
