@@ -19,6 +19,9 @@ use crate::node::identity::{self, Founded};
 /// How long one attempt to meet a peer may take.
 const MEET_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a founder that refuses to begin still answers others. Otherwise one of them could miss it and begin alone.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// What a new data dir begins with.
 pub enum Beginning {
     /// The first entry of a cluster; all its members make the same one.
@@ -43,6 +46,14 @@ pub struct DeclaredApart {
     name: String,
     ours: String,
     theirs: String,
+}
+
+impl DeclaredApart {
+    /// The error, once the other founders that start now had the time to ask and to see it, too.
+    async fn told(self) -> anyhow::Error {
+        tokio::time::sleep(LINGER).await;
+        self.into()
+    }
 }
 
 /// Whether a member would found the cluster with something else than this one. One that says nothing would not.
@@ -158,7 +169,7 @@ pub async fn begin(
                 Weighed::Stranger => continue,
                 Weighed::New => {
                     if let Some(apart) = declared_apart(founded, &ours, answer.member_id, &answer.rules) {
-                        return Err(apart.into());
+                        return Err(apart.told().await);
                     }
                     met.get_or_insert_with(|| ours.clone());
                     continue;
@@ -176,7 +187,7 @@ pub async fn begin(
         }
         let request = asked.borrow_and_update().clone();
         if let Some(apart) = declared_apart(founded, &ours, request.member_id, &request.rules) {
-            return Err(apart.into());
+            return Err(apart.told().await);
         }
         if let Some(rules) = met.filter(|_| !gone_on) {
             return Ok(genesis(rules));

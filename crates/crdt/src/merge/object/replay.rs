@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 
-use crate::command::notice::{GivenUp, Part, Said, Stands};
+use crate::command::notice::GivenUp;
 use crate::merge::graph::Graph;
 use crate::merge::rules::Rules;
 use crate::merge::version::Version;
@@ -20,7 +20,7 @@ use super::Object;
 use super::document::{Document, DocumentError, Edit, Point, Scalar};
 use super::json::Json;
 use super::leaves;
-use super::path::{Path, Step};
+use super::path::Path;
 use super::schema::{Resolution, Schema};
 use super::shared::{self, Divided};
 
@@ -37,15 +37,15 @@ pub struct Merged {
     pub replaced: bool,
 }
 
-type Scalars = BTreeMap<String, Scalar>;
+pub(super) type Scalars = BTreeMap<String, Scalar>;
 
 /// A version in the document.
-struct Replayed {
-    scalars: Scalars,
-    edits: BTreeMap<String, Edit>,
+pub(super) struct Replayed {
+    pub(super) scalars: Scalars,
+    pub(super) edits: BTreeMap<String, Edit>,
     /// Edits that only make the document say what the writer saw, and when what it saw was written. They are not the
     /// writer's own: a concurrent edit of such a leaf wins against them.
-    seen: BTreeMap<String, Written>,
+    pub(super) seen: BTreeMap<String, Written>,
     point: Point,
 }
 
@@ -88,16 +88,16 @@ fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
     !versions[at + 1..].iter().any(|(later, _)| later.descends_from(versions[at].0.dot))
 }
 
-struct Replay<'a> {
-    schema: &'a Schema<'a>,
+pub(super) struct Replay<'a> {
+    pub(super) schema: &'a Schema<'a>,
     document: Document,
     base: Scalars,
     base_point: Point,
-    replayed: Vec<Replayed>,
+    pub(super) replayed: Vec<Replayed>,
     /// All leaves that any version has edited.
-    touched: BTreeSet<String>,
+    pub(super) touched: BTreeSet<String>,
     /// Where every leaf lies, and how it is resolved.
-    leaves: HashMap<String, (Path, Resolution)>,
+    pub(super) leaves: HashMap<String, (Path, Resolution)>,
 }
 
 impl<'a> Replay<'a> {
@@ -145,7 +145,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Where these versions come together.
-    fn point(&self, parents: &[usize]) -> Point {
+    pub(super) fn point(&self, parents: &[usize]) -> Point {
         if parents.is_empty() {
             return self.base_point.clone();
         }
@@ -169,7 +169,7 @@ impl<'a> Replay<'a> {
     }
 
     /// A leaf at that point, and when it was written.
-    fn leaf(
+    pub(super) fn leaf(
         &self,
         key: &str,
         point: &Point,
@@ -250,70 +250,6 @@ impl<'a> Replay<'a> {
             Some((&self.leaves.get(key)?.0, text))
         }))
     }
-
-    /// The edits that no later version saw and that are not in the outcome. `stay` are the heads whose status a pod has
-    /// that the heads have bound to different nodes.
-    fn given_up(
-        &self,
-        object: &Json,
-        versions: &[&(&Version, Cow<'_, Object>)],
-        heads: &[usize],
-        stay: Option<&[usize]>,
-    ) -> Result<Vec<GivenUp>, DocumentError> {
-        let mut last: HashMap<&str, String> = HashMap::new();
-        leaves::flatten(object, self.schema, &mut |key, _, text| {
-            if let Some(key) = self.touched.get(key) {
-                last.insert(key, text);
-            }
-        });
-        let said = |text: Option<&str>| if self.schema.is_secret() { Said::Untold } else { Said::of(text) };
-        let mut lost = vec![];
-        for (at, replayed) in self.replayed.iter().enumerate() {
-            let (dot, stamp) = (versions[at].0.dot, versions[at].0.stamp);
-            for key in replayed.edits.keys().filter(|key| !replayed.seen.contains_key(*key)) {
-                let Some((path, resolution)) = self.leaves.get(key) else { continue };
-                let is_order = matches!(path.steps().last(), Some(Step::Order));
-                let wanted = match replayed.scalars.get(key) {
-                    Some(Scalar::Counter(_)) => continue,
-                    Some(Scalar::Text(text)) => Some(text.as_str()),
-                    None => None,
-                };
-                let got = last.get(key.as_str()).map(String::as_str);
-                // That an empty map is not empty any more is no loss, nor is a place in a list.
-                let is_empty = matches!(wanted, Some("{}" | "[]")) && got.is_none();
-                if is_order || is_empty || wanted == got || matches!(resolution, Resolution::Counter { .. }) {
-                    continue;
-                }
-                let seen = self.replayed.iter().zip(versions).skip(at + 1);
-                let seen = seen.filter(|(later, _)| later.edits.contains_key(key)).any(|(_, v)| v.0.descends_from(dot));
-                if !seen {
-                    let heads = stay.filter(|_| path.begins_with(&["status"])).unwrap_or(heads);
-                    let written = match got {
-                        Some(_) => self.leaf(key, &self.point(heads), versions)?.and_then(|(written, _)| written),
-                        None => self.taken_away(at, path, versions),
-                    };
-                    let stands = written.map(|(stamp, dot)| Stands { dot, stamp, said: said(got) });
-                    lost.push(GivenUp { dot, part: Part::Field(key.clone()), stamp, said: said(wanted), stands });
-                }
-            }
-        }
-        Ok(lost)
-    }
-
-    /// Who took away last what the version at `lost` wrote there, or something in which that lies.
-    fn taken_away(&self, lost: usize, path: &Path, versions: &[&(&Version, Cow<'_, Object>)]) -> Written {
-        let mut around: Vec<String> = vec![];
-        let mut way = String::new();
-        for step in path.steps() {
-            step.write(&mut way);
-            around.push(way.clone());
-        }
-        let takes = |at: usize| around.iter().any(|key| self.replayed[at].edits.get(key) == Some(&Edit::Delete));
-        let apart = |at: &usize| *at != lost && !versions[lost].0.descends_from(versions[*at].0.dot);
-        let written = |at: usize| versions[at].0.order();
-        let all = || (0..self.replayed.len()).filter(apart);
-        all().filter(|at| takes(*at)).map(written).max().or_else(|| all().map(written).max())
-    }
 }
 
 /// The leaves that the run which begins there edits, and leaves as they were before it: that is no edit.
@@ -368,7 +304,7 @@ fn edits(before: &Scalars, after: &Scalars) -> BTreeMap<String, Edit> {
 }
 
 /// When and in which entry a leaf was written; `None`: it is the base's.
-type Written = Option<(Stamp, Dot)>;
+pub(super) type Written = Option<(Stamp, Dot)>;
 
 /// One of several concurrent values.
 fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option<(Written, Scalar)> {
