@@ -55,7 +55,8 @@ impl Said {
 
 /// The beginning of a text, of at most so many bytes.
 fn cut(text: &str, max: usize) -> &str {
-    &text[..text.floor_char_boundary(max)]
+    let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
 }
 
 /// Which part of a version was given up.

@@ -41,7 +41,7 @@ fn a_thousand_merges_in_one_window_tell_each_loss_once_also_after_a_restart() {
     let beat = |world: &mut World, n: usize, b: &str| {
         world.run(1, put(OPAQUE, format!("beat {n}"))).unwrap();
         // Fewer of these, because a merge of objects reads all versions.
-        if n % 9 == 0 {
+        if n.is_multiple_of(9) {
             let fields = format!(r#","data":{{"a":"2","b":"{b}","n":"{n}"}}"#);
             world.run(1, put(OBJECT, object("ConfigMap", &fields))).unwrap();
         }
