@@ -71,7 +71,7 @@ fn messages() -> Vec<Message> {
         begins: vector(&[dot(4, 5, 1)]),
         empty: true,
         doubtful: true,
-        revision: Revision::new(5 << 40),
+        revision: Revision::new(5 << 32),
         rules: 2,
     };
     vec![
