@@ -122,6 +122,8 @@ pub enum Notice {
         /// The new ordinal.
         ordinal: u16,
     },
+    /// There is no revision space left that this replica could go on in: it refuses all that takes a revision.
+    SpacesExhausted,
     /// A write that was made before a disk was lost was made again, and the merge gave up some of it.
     Rebased(MergeReport),
 }
@@ -136,7 +138,8 @@ impl Notice {
             | Self::OwnTailLost { .. }
             | Self::NotAMember { .. }
             | Self::Malformed { .. }
-            | Self::UnknownRules { .. } => true,
+            | Self::UnknownRules { .. }
+            | Self::SpacesExhausted => true,
             Self::ClockAhead { .. }
             | Self::Merged(_)
             | Self::Removed

@@ -24,6 +24,8 @@ impl Replica {
             let Some(id) = self.state.leases.first_expired(turn.now) else { break };
             if self.may_be_renewed(turn.now, id) {
                 self.state.leases.look_again(turn.now, id, LOOK_AGAIN_MS);
+            } else if self.leave_full_space(turn).is_err() {
+                self.state.leases.look_again(turn.now, id, LOOK_AGAIN_MS);
             } else {
                 self.transact(turn, |transaction| transaction.end_lease(id, ChangeKind::Expire));
             }

@@ -11,8 +11,10 @@ use crate::merge::rules::Rules;
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::log::Logged;
+use crate::replica::members::Members;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
+use crate::store::system::{self, SystemKey};
 use crate::store::txn::{BeginsAnew, Touched, Transaction, TxnSlot};
 use crate::words::clock::Stamp;
 use crate::words::id::{Dot, Origin};
@@ -23,11 +25,22 @@ use crate::words::value::Incarnation;
 const THIN_OUT_FROM: usize = 16;
 
 impl Replica {
-    /// Runs one transaction and, if it changed anything, commits it as one entry and one record.
+    /// Runs one transaction and, if it changed anything, commits it as one entry and one record. Where it may write a
+    /// client's key, there must be room for another revision ([`Self::leave_full_space`]).
     pub(crate) fn transact<T>(&mut self, turn: &mut Turn, run: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
-        self.leave_full_space(turn);
         let stamp = self.clock.tick(turn.now);
-        self.transact_at(turn, stamp, run)
+        let Some(space) = self.unannounced_space() else { return self.transact_at(turn, stamp, run) };
+        // A founder tells with its first entry in which space it counts.
+        let id = self.identity.replica;
+        let outcome = self.transact_at(turn, stamp, |transaction| {
+            let outcome = run(transaction);
+            if transaction.changes.iter().any(|change| !change.local) {
+                transaction.write_system(SystemKey::Space(id), system::space_value(space));
+            }
+            outcome
+        });
+        self.set_members(Members::read(&self.state.system));
+        outcome
     }
 
     /// The same with a given stamp.

@@ -193,6 +193,10 @@ impl Replica {
             // A member announced it that had not heard of this birth.
             self.announce(turn, id, self.identity.birth);
         }
+        if self.membership.members.announced_space(id).is_some() {
+            // Of two lives of a member, the older one may have announced its space later.
+            self.announce_space(turn);
+        }
         let Some(member) = self.membership.members.get(id) else { return };
         match member.ordinal {
             Some(ordinal) if ordinal == self.identity.ordinal => {}

@@ -15,7 +15,7 @@ mod rebirth;
 pub(crate) mod remote;
 pub(crate) mod replication;
 mod settle;
-mod spaces;
+pub(crate) mod spaces;
 pub(crate) mod sweep;
 pub(crate) mod turn;
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::entry::Past;
 use crate::replica::Replica;
 use crate::replica::origins::OriginState;
+use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
 use crate::words::id::{Birth, ReplicaId};
 
@@ -28,8 +29,8 @@ impl Replica {
         self.membership.past = Past::Doubtful;
         self.membership.met.clear();
         self.announce(turn, self.identity.replica, birth);
-        // Revisions behind those that are here may have been seen.
-        drop(self.leap(turn));
+        // Revisions behind those that are here may have been seen, also such of spaces behind this one.
+        self.leap_or_stop(turn, Stride::Alone(birth));
         turn.effects.head_changed = true;
     }
 

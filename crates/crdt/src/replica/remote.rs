@@ -120,6 +120,9 @@ impl Replica {
             }
             match self.admit(from, &entry) {
                 Ok(()) => {
+                    if self.leave_full_space(turn).is_err() {
+                        break;
+                    }
                     system |= entry.changes.iter().any(|change| change.keyspace == Keyspace::System);
                     self.apply(turn, entry);
                     self.write_revived(turn);
@@ -189,7 +192,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Applies an entry whole.
+    /// Applies an entry whole. There must be room for two revisions and more ([`Self::leave_full_space`]).
     pub(crate) fn apply(&mut self, turn: &mut Turn, entry: Entry) {
         self.apply_unsettled(turn, entry, &[]);
     }
@@ -197,7 +200,6 @@ impl Replica {
     /// Applies an entry but for those of its changes (by their places) that are settled: what the keys are here contains
     /// them.
     pub(crate) fn apply_unsettled(&mut self, turn: &mut Turn, entry: Entry, settled: &[u32]) {
-        self.leave_full_space(turn);
         self.open_up();
         let head = entry.head.clone();
         let origin = head.dot.origin;

@@ -40,6 +40,11 @@ impl Revision {
         Self(((space as i64) << COUNTER_BITS) + 1)
     }
 
+    /// The last revision of a space.
+    pub const fn last_in(space: u64) -> Self {
+        Self(((space as i64) << COUNTER_BITS) | ((1 << COUNTER_BITS) - 1))
+    }
+
     /// The space this revision lies in.
     pub const fn space(self) -> u64 {
         (self.0 as u64) >> COUNTER_BITS
@@ -93,6 +98,7 @@ mod tests {
     fn a_revision_says_whose_it_is() {
         let revision = Revision::first_of(5).next();
         assert_eq!((revision.space(), revision.counter()), (5, 2));
+        assert_eq!(Revision::last_in(5).next(), Revision::first_in(6).prev());
         assert!(revision > Revision::new((5 << 32) - 1));
     }
 }

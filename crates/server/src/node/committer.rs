@@ -245,6 +245,7 @@ impl Committer {
             revision: replica.revision(),
             head: changed.then(|| replica.head().encode()),
         };
+        engine.admission.note_spaces(&replica);
         if applied.remote_entries > 0 {
             // A peer's entries may raise and lower alarms too.
             engine.admission.note_alarms(&replica);

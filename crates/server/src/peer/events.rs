@@ -110,6 +110,13 @@ impl Peers {
                 ordinal,
                 "another member has the revisions of this replica: it moved to others, and its clients list again"
             ),
+            Notice::SpacesExhausted => {
+                if self.troubles.lock().is_news("spaces".to_owned()) {
+                    tracing::error!(
+                        "no revision space is left: this replica takes no writes, and no entries of peers, any more"
+                    );
+                }
+            }
             Notice::ClockAhead { origin, ahead_ms } => {
                 self.board.dated_ahead(origin.replica, ahead_ms);
                 if self.troubles.lock().is_news(format!("ahead {}", origin.replica)) {

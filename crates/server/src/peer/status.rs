@@ -1,7 +1,7 @@
 //! The status of this replica and of its peers, and its recent merges, as the admin API's messages.
 
 use eddy_crdt::sync::{Equality, PeerStatus};
-use eddy_crdt::{ReplicaId, Rule, VersionVector};
+use eddy_crdt::{Replica, ReplicaId, Rule, VersionVector};
 use eddy_proto::admin as pb;
 
 use super::peers::Peers;
@@ -43,6 +43,11 @@ enum Trouble {
     /// There is no connection to it, and nothing settles until it has this many entries. `silent_ms`: since when no message
     /// came from it, if any ever did.
     Away { member: u64, entries: u64, silent_ms: Option<u64> },
+}
+
+/// The alarm of a replica that has no revision space left. It alone stops writes.
+fn spaces_text(member: ReplicaId) -> String {
+    format!("memberID:{} alarm:SPACES (no revision space is left)", member.get())
 }
 
 impl Trouble {
@@ -112,6 +117,9 @@ impl Peers {
         let peers = self.peer_statuses();
         let mut alarms: Vec<String> = status.alarms.iter().map(alarm_text).collect();
         alarms.extend(self.alarms(&peers).iter().map(Trouble::text));
+        if self.node.look(Replica::is_out_of_spaces) {
+            alarms.push(spaces_text(own.replica));
+        }
         let own_member = durable.members.iter().find(|member| member.id == own.replica);
         self.node.look(|replica| pb::StatusResponse {
             cluster_id: own.cluster.get(),

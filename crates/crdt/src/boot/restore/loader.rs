@@ -222,7 +222,7 @@ fn unshare(change: &mut Change) {
 fn history(changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History, Damage> {
     let mut changed = changed.into_iter().skip_while(|(revision, _)| Some(*revision) < head.compacted).peekable();
     // The space's first revision is the empty store: nothing happened there.
-    let oldest = Revision::first_of(head.identity.ordinal).max(head.compacted.unwrap_or(Revision::FIRST));
+    let oldest = Revision::first_in(head.revision.space()).max(head.compacted.unwrap_or(Revision::FIRST));
     let first = match changed.peek() {
         Some((revision, _)) if *revision == oldest => oldest,
         _ => oldest.next(),

@@ -15,6 +15,7 @@ use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::replica::origins::OriginState;
 use crate::replica::remote::unknown_rules;
+use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
 use crate::store::history::{ChangedKeys, History};
 use crate::store::state::Position;
@@ -48,6 +49,9 @@ pub enum InstallError {
     /// The cluster merges by rules that this build does not know.
     #[error(transparent)]
     Rules(#[from] UnknownRules),
+    /// There is no revision space left that this member could go on in.
+    #[error("no revision space is left for this member")]
+    SpacesExhausted,
     /// An entry in it does not fit the rest.
     #[error("the snapshot contradicts itself: {0:?}")]
     Contradiction(Notice),
@@ -139,7 +143,8 @@ impl Installer {
         replica.state.revision =
             self.revision.map_or(replica.state.revision, |theirs| replica.state.revision.max(theirs));
         // The keys are shown as written at its first revision, and nothing before that can be asked for.
-        drop(replica.leap(&mut turn));
+        let stride = Stride::Joining(identity.birth);
+        replica.leap(&mut turn, stride).map_err(|_| InstallError::SpacesExhausted)?;
         replica.state.restamp();
         replica.read_members(&mut turn);
         let given_up = replica.write_again(&mut turn, tail);

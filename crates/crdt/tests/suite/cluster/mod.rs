@@ -4,4 +4,5 @@
 //! failure is shrunk and printed with its seed.
 
 mod random;
+mod spaces;
 mod stories;

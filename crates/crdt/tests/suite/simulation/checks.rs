@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use eddy_crdt::{Chain, Commit, Dot, Origin, Replica, Revision, VersionVector};
+use eddy_crdt::{Birth, Chain, Commit, Dot, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use eddy_crdt::merge::Windows;
 
@@ -36,6 +36,8 @@ pub struct Ledger {
     chains: HashMap<Dot, Chain>,
     /// The state hash at each vector.
     hashes: HashMap<Vec<Dot>, u128>,
+    /// Under which birth a member counted in a space.
+    spaces: HashMap<(ReplicaId, u64), Birth>,
     /// From where on the names of an origin mean two things, because its disk was exchanged for an older copy.
     forked: BTreeMap<Origin, u64>,
 }
@@ -77,6 +79,15 @@ impl Ledger {
                 continue;
             }
             return Err(format!("two entries are called {dot:?}"));
+        }
+        if let Some(Origin { replica: member, birth }) = state.origin {
+            let space = state.shadow.revision.space();
+            // One that founds a cluster alone begins with 1, as etcd does, and does not know that it had a disk before.
+            let counted = *self.spaces.entry((member, space)).or_insert(birth);
+            ensure!(
+                counted == birth || space == 0,
+                "{member} counts in space {space} under birth {birth}, as it did under {counted}"
+            );
         }
         if state.vector.iter().any(|dot| self.is_forked(dot)) {
             return Ok(());
