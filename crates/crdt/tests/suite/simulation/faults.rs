@@ -3,17 +3,11 @@
 use bytes::Bytes;
 use eddy_crdt::Head;
 
-use super::host::Life;
+use super::host::{Host, Life};
 use super::world::World;
 use crate::support::disk::Image;
 
 impl World {
-    /// Whether a disk may be lost now: at random one at a time is, until its host has begun anew. What more than one has lost
-    /// at the same time may be lost for all.
-    pub fn may_lose_disk(&self) -> bool {
-        self.hosts.iter().all(|place| !place.lost && !matches!(place.life, Life::Fetching(_)))
-    }
-
     pub fn wipe(&mut self, host: usize, back_ms: u64) {
         if self.hosts.get(host).is_none_or(|place| matches!(place.life, Life::Gone)) {
             return;
@@ -21,12 +15,24 @@ impl World {
         self.crash(host, back_ms);
         self.disk_faults = true;
         self.coverage.count("wiped disks");
+        self.count_losses(host);
         let place = &mut self.hosts[host];
         place.lost = true;
         place.disk.replace(Image::default());
         place.copied = false;
         (place.expected, place.instead) = (None, None);
         place.told.clear();
+    }
+
+    /// Counts where a disk is lost while another is, or while the same is once more.
+    fn count_losses(&mut self, host: usize) {
+        let is_lost = |place: &Host| place.lost || matches!(place.life, Life::Fetching(_));
+        if self.hosts.iter().enumerate().any(|(other, place)| other != host && is_lost(place)) {
+            self.coverage.count("several disks lost at once");
+        }
+        if self.hosts[host].lost {
+            self.coverage.count("disks lost twice");
+        }
     }
 
     pub fn backup(&mut self, host: usize) {
@@ -43,6 +49,7 @@ impl World {
         self.crash(host, back_ms);
         self.disk_faults = true;
         self.coverage.count("restored disks");
+        self.count_losses(host);
         if let Ok(head) = Head::decode(image.head.as_ref().unwrap_or(&Bytes::new())) {
             let origin = head.identity.origin();
             self.ledger.forks(origin, state.vector.get(origin) + 1);

@@ -1,5 +1,7 @@
 //! How hosts live and die: starts, crashes, lost disks, members that come and go.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::{
@@ -227,6 +229,12 @@ impl World {
                 self.stop(host);
                 return self.found(host);
             }
+            if !is_new && waited && self.knows_best(host) {
+                self.coverage.count("gone back to an old disk");
+                self.stop(host);
+                self.hosts[host].copied = true;
+                return self.start(host);
+            }
             if !givers.is_empty() {
                 let giver = givers[self.rng.random_range(0..givers.len())];
                 self.connect(host, giver)?;
@@ -235,6 +243,20 @@ impl World {
         let later = self.ms + self.rng.random_range(300..2000);
         self.at(later, Event::Fetch(host, boot));
         Ok(())
+    }
+
+    /// Whether one that is to begin anew has a disk, and all other members that it knows are there and have nothing to give.
+    fn knows_best(&self, host: usize) -> bool {
+        let Life::Fetching(fetch) = &self.hosts[host].life else { return false };
+        let waits = |other: usize| {
+            let is_there = self.is_linked(host, other) && self.blocked.is_open(host, other);
+            is_there && matches!(self.hosts[other].life, Life::Fetching(_))
+        };
+        let place = |id| self.hosts.iter().position(|other| other.id == id);
+        let others = |old: &Replica| -> Vec<_> {
+            old.members().filter(|m| !m.removed && m.id != old.identity().replica).map(|m| place(m.id)).collect()
+        };
+        fetch.old.as_ref().is_some_and(|old| others(old).into_iter().all(|other| other.is_some_and(waits)))
     }
 
     pub fn take_chunk(&mut self, at: usize, side: usize, host: usize, chunk: &Bytes) -> Outcome {
@@ -258,6 +280,7 @@ impl World {
             Err(error) => return Err(format!("host {host}: chunk: {error}")),
         }
         let installer = std::mem::take(&mut fetch.installer);
+        let fetched_over = fetch.old.is_some();
         match installer.finish(now, fetch.identity, fetch.old.as_ref()) {
             Ok(installed) => {
                 self.say(|| format!("host {host} has a snapshot"));
@@ -274,7 +297,12 @@ impl World {
                     self.hosts[host].forsaken.extend(entry.changes.iter().map(|change| change.key.clone()));
                 }
                 self.stop(host);
-                self.hosts[host].lost = false;
+                let place = &mut self.hosts[host];
+                let before = if fetched_over { place.marks() } else { BTreeSet::new() };
+                let after = checks::marks(&Shadow::of(&installed.replica));
+                let missing = before.difference(&after).find(|mark| !place.forsaken.contains(*mark));
+                ensure!(missing.is_none(), "{missing:?}, which {} had on disk, is lost when it begins anew", place.id);
+                place.lost = false;
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };
                 self.begins_with(host, installed.replica, image)
             }

@@ -26,7 +26,7 @@ use crate::support::seeds::env;
 const SCHEDULES: u64 = 20_000;
 
 /// What that many schedules must have met, so that they cannot silently test nothing.
-const MET: [&str; 20] = [
+const MET: [&str; 22] = [
     "merges",
     "multi-head settles",
     "multi-head settles with versions on top",
@@ -47,6 +47,8 @@ const MET: [&str; 20] = [
     "wiped disks",
     "restored disks",
     "founded again",
+    "several disks lost at once",
+    "disks lost twice",
 ];
 
 /// Runs one of two halves.

@@ -38,12 +38,11 @@ pub enum Act {
     Slow(usize, u64),
     /// Its wall clock is off by so many milliseconds from now on.
     Skew(usize, i64),
-    /// It stops, its disk is empty, and it is back after so many milliseconds. Unless a disk is lost already.
+    /// It stops, its disk is empty, and it is back after so many milliseconds.
     Wipe(usize, u64),
     /// Someone copies its disk.
     Backup(usize),
-    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one. Unless
-    /// a disk is lost already.
+    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one.
     Restore(usize, u64, bool),
     /// The same of all at once.
     RestoreAll(u64),

@@ -425,7 +425,6 @@ impl World {
                     host.wall_off_ms = *off_ms;
                 }
             }
-            Act::Wipe(..) | Act::Restore(..) if !self.may_lose_disk() => {}
             Act::Wipe(host, back_ms) => self.wipe(*host, *back_ms),
             Act::Backup(host) => self.backup(*host),
             Act::Restore(host, back_ms, seen) => self.restore(*host, *back_ms, *seen),
