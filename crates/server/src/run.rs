@@ -25,7 +25,7 @@ use crate::node::Handle;
 use crate::node::identity::Founded;
 use crate::peer::join::{self, Beginning, Removed};
 use crate::peer::{self, Dialer, Halt, Peers, Station};
-use crate::storage::stage;
+use crate::storage::{Doubt, stage};
 use crate::tls;
 use crate::version::ETCD_VERSION;
 
@@ -210,7 +210,8 @@ async fn begin(
         Begins::New => join::begin(config, founded, dialer).await.map(Some),
         Begins::Anew => {
             let old = tokio::task::block_in_place(|| assemble::load_replica(config, founded))?;
-            Ok(Some(Beginning::Snapshot(join::anew(&old, dialer).await?)))
+            let installed = join::anew(&old, dialer, config.join_timeout).await?;
+            Ok(Some(installed.map_or(Beginning::Old, Beginning::Snapshot)))
         }
     }
 }
@@ -222,15 +223,25 @@ fn open_node(
     beginning: Option<Beginning>,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Handle> {
+    let mut doubt = None;
     let genesis = match beginning {
         Some(Beginning::Genesis(genesis)) => Some(genesis),
         Some(Beginning::Snapshot(installed)) => {
             assemble::install(config, &installed)?;
             None
         }
+        Some(Beginning::Old) => {
+            doubt = Some(Doubt::Outlived);
+            None
+        }
         None => None,
     };
-    assemble::start_node(config, founded, genesis, metrics)
+    let node = assemble::start_node(config, founded, genesis, doubt, metrics)?;
+    if doubt.is_some() {
+        // Its new birth is on disk.
+        stage::serve_again(&config.data_dir)?;
+    }
+    Ok(node)
 }
 
 /// Ends the process at once at the next signal.

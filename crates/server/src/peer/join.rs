@@ -23,6 +23,8 @@ pub enum Beginning {
     Genesis(Genesis),
     /// The state of another member.
     Snapshot(Box<Installed>),
+    /// What is on disk, although others knew more of this member once: nobody does any more.
+    Old,
 }
 
 /// This member was removed from the cluster.
@@ -222,11 +224,12 @@ async fn take(
     }
 }
 
-/// Begins anew, under a new birth, from another member's state. Asks until one of them gives it.
+/// Begins anew, under a new birth, from another member's state. Asks until one of them gives it. Returns `None` when all
+/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk.
 ///
 /// # Errors
 /// When there is no other member, or no randomness for a birth.
-pub async fn anew(old: &Replica, dialer: &Dialer) -> anyhow::Result<Box<Installed>> {
+pub async fn anew(old: &Replica, dialer: &Dialer, patience: Duration) -> anyhow::Result<Option<Box<Installed>>> {
     let before = old.identity();
     let identity = Identity { birth: identity::draw_birth()?, ..before };
     let sources: Vec<Source> = old
@@ -237,13 +240,33 @@ pub async fn anew(old: &Replica, dialer: &Dialer) -> anyhow::Result<Box<Installe
     if sources.is_empty() {
         bail!("there is no other member to begin anew from");
     }
+    let founder =
+        |member: &Member| Founder { id: member.id, name: member.name.clone(), peer_urls: member.peer_urls.clone() };
+    let others: Vec<Founder> =
+        old.members().filter(|member| !member.removed && member.id != before.replica).map(founder).collect();
+    let others: Vec<&Founder> = others.iter().collect();
+    let request =
+        MeetRequest { cluster_id: before.cluster.get(), member_id: before.replica.get(), peer_urls: Vec::new() };
+    let mut all_empty_since = None;
     tracing::warn!(birth = %identity.birth, "beginning anew from what the others have; what only this member had is written again");
     let (mut backoff, mut troubles) = (Backoff::new(), Troubles::default());
     loop {
         for source in &sources {
             if let Some(installed) = take(dialer, source, identity, Some(old), &mut troubles).await? {
-                return Ok(installed);
+                return Ok(Some(installed));
             }
+        }
+        // One that joins does not know the id of the cluster before it has begun.
+        let has_nothing = |(_, answer): &(&Founder, Result<MeetResponse, String>)| {
+            answer.as_ref().is_ok_and(|answer| answer.starting)
+        };
+        if ask(dialer, &others, &request).await.iter().all(has_nothing) {
+            if all_empty_since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                tracing::warn!("no other member has anything: going on with what is on this disk");
+                return Ok(None);
+            }
+        } else {
+            all_empty_since = None;
         }
         sleep(backoff.pause()).await;
     }
