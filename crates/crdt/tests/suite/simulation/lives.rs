@@ -297,11 +297,10 @@ impl World {
                     self.hosts[host].forsaken.extend(entry.changes.iter().map(|change| change.key.clone()));
                 }
                 self.stop(host);
+                if fetched_over {
+                    self.check_kept(host, &checks::marks(&Shadow::of(&installed.replica)))?;
+                }
                 let place = &mut self.hosts[host];
-                let before = if fetched_over { place.marks() } else { BTreeSet::new() };
-                let after = checks::marks(&Shadow::of(&installed.replica));
-                let missing = before.difference(&after).find(|mark| !place.forsaken.contains(*mark));
-                ensure!(missing.is_none(), "{missing:?}, which {} had on disk, is lost when it begins anew", place.id);
                 place.lost = false;
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };
                 self.begins_with(host, installed.replica, image)
@@ -313,6 +312,19 @@ impl World {
             }
             Err(error) => Err(format!("host {host}: install: {error}")),
         }
+    }
+
+    /// What one that begins anew had on its disk it has after that too, unless it said that it gave it up. It leaves out
+    /// only what another host still has, whose write it is.
+    fn check_kept(&self, host: usize, after: &BTreeSet<Bytes>) -> Outcome {
+        let place = &self.hosts[host];
+        let before = place.marks();
+        let others = || self.hosts.iter().filter(|other| other.place != host);
+        let is_kept =
+            |mark: &Bytes| place.forsaken.contains(mark) || others().any(|other| other.marks().contains(mark));
+        let lost = before.difference(after).find(|mark| !is_kept(mark));
+        ensure!(lost.is_none(), "{lost:?}, which {} had on disk, is lost as it begins anew", place.id);
+        Ok(())
     }
 
     /// It was removed, and knows it.

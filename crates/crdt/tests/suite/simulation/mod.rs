@@ -18,7 +18,7 @@ mod stories;
 mod world;
 
 use checks::Coverage;
-use seeds::sweep;
+use seeds::{SHARED_SPACES, sweep};
 
 use crate::support::seeds::env;
 
@@ -59,6 +59,8 @@ fn half(which: u64) {
         if which == 0 { (first, first + count.div_ceil(2)) } else { (first + count.div_ceil(2), first + count) };
     let coverage: Coverage = sweep(begin, end - begin);
     println!("{} schedules: {coverage:#?}", end - begin);
+    let shared = coverage.0.get(SHARED_SPACES).copied().unwrap_or_default();
+    assert!(shared <= 1 + count / 5_000, "{shared} spaces of two lives in {count} schedules: more than by chance");
     if count >= SCHEDULES {
         for what in MET {
             assert!(coverage.0.contains_key(what), "{count} schedules met no {what}");

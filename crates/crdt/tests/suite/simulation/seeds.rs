@@ -5,11 +5,17 @@ use super::nemesis::{Act, Plan, plan};
 use super::world::World;
 use crate::support::seeds::{caught, env, lines, shrink};
 
+/// How often two lives of a member counted in one space, by the chance that their births leave.
+pub const SHARED_SPACES: &str = "spaces of two lives";
+
 fn run_plan(plan: &Plan) -> Result<Coverage, String> {
     let mut world = World::new(plan)?;
     world.run()?;
     world.heal()?;
     world.finish()?;
+    for _ in 0..world.ledger.shared_spaces {
+        world.coverage.count(SHARED_SPACES);
+    }
     Ok(world.coverage)
 }
 
