@@ -1,10 +1,13 @@
 //! What befalls disks: one is empty, or an older copy of itself.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
-use eddy_crdt::Head;
+use eddy_crdt::{Head, Replica};
 
 use super::host::{Host, Life};
-use super::world::World;
+use super::world::{Outcome, World};
+use crate::support::checks::ensure;
 use crate::support::disk::Image;
 
 impl World {
@@ -59,5 +62,32 @@ impl World {
         (place.expected, place.instead) = (Some(state), None);
         place.told.clear();
         (place.copied, place.lost) = (seen, true);
+    }
+
+    /// Whether one that is to begin anew has a disk, and all other members that it knows are there and have nothing to give.
+    pub fn knows_best(&self, host: usize) -> bool {
+        let Life::Fetching(fetch) = &self.hosts[host].life else { return false };
+        let waits = |other: usize| {
+            let is_there = self.is_linked(host, other) && self.blocked.is_open(host, other);
+            is_there && matches!(self.hosts[other].life, Life::Fetching(_))
+        };
+        let place = |id| self.hosts.iter().position(|other| other.id == id);
+        let others = |old: &Replica| -> Vec<_> {
+            old.members().filter(|m| !m.removed && m.id != old.identity().replica).map(|m| place(m.id)).collect()
+        };
+        fetch.old.as_ref().is_some_and(|old| others(old).into_iter().all(|other| other.is_some_and(waits)))
+    }
+
+    /// What one that begins anew had on its disk it has after that too, unless it said that it gave it up. It leaves out
+    /// only what another host still has, whose write it is.
+    pub fn check_kept(&self, host: usize, after: &BTreeSet<Bytes>) -> Outcome {
+        let place = &self.hosts[host];
+        let before = place.marks();
+        let others = || self.hosts.iter().filter(|other| other.place != host);
+        let is_kept =
+            |mark: &Bytes| place.forsaken.contains(mark) || others().any(|other| other.marks().contains(mark));
+        let lost = before.difference(after).find(|mark| !is_kept(mark));
+        ensure!(lost.is_none(), "{lost:?}, which {} had on disk, is lost as it begins anew", place.id);
+        Ok(())
     }
 }

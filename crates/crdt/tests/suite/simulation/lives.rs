@@ -1,7 +1,5 @@
 //! How hosts live and die: starts, crashes, lost disks, members that come and go.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::{
@@ -245,20 +243,6 @@ impl World {
         Ok(())
     }
 
-    /// Whether one that is to begin anew has a disk, and all other members that it knows are there and have nothing to give.
-    fn knows_best(&self, host: usize) -> bool {
-        let Life::Fetching(fetch) = &self.hosts[host].life else { return false };
-        let waits = |other: usize| {
-            let is_there = self.is_linked(host, other) && self.blocked.is_open(host, other);
-            is_there && matches!(self.hosts[other].life, Life::Fetching(_))
-        };
-        let place = |id| self.hosts.iter().position(|other| other.id == id);
-        let others = |old: &Replica| -> Vec<_> {
-            old.members().filter(|m| !m.removed && m.id != old.identity().replica).map(|m| place(m.id)).collect()
-        };
-        fetch.old.as_ref().is_some_and(|old| others(old).into_iter().all(|other| other.is_some_and(waits)))
-    }
-
     pub fn take_chunk(&mut self, at: usize, side: usize, host: usize, chunk: &Bytes) -> Outcome {
         let now = self.hosts[host].now(self.ms);
         let Life::Fetching(fetch) = &mut self.hosts[host].life else { return Ok(()) };
@@ -312,19 +296,6 @@ impl World {
             }
             Err(error) => Err(format!("host {host}: install: {error}")),
         }
-    }
-
-    /// What one that begins anew had on its disk it has after that too, unless it said that it gave it up. It leaves out
-    /// only what another host still has, whose write it is.
-    fn check_kept(&self, host: usize, after: &BTreeSet<Bytes>) -> Outcome {
-        let place = &self.hosts[host];
-        let before = place.marks();
-        let others = || self.hosts.iter().filter(|other| other.place != host);
-        let is_kept =
-            |mark: &Bytes| place.forsaken.contains(mark) || others().any(|other| other.marks().contains(mark));
-        let lost = before.difference(after).find(|mark| !is_kept(mark));
-        ensure!(lost.is_none(), "{lost:?}, which {} had on disk, is lost as it begins anew", place.id);
-        Ok(())
     }
 
     /// It was removed, and knows it.
