@@ -132,7 +132,6 @@ impl Pair {
         let effects = me.replica.handle(now, input);
         me.records.extend((first..).zip(effects.records));
         me.durable = me.replica.vector().clone();
-        me.replica.handle(now, Input::Offer { upto: me.durable.clone() });
         effects.notices.iter().any(Notice::is_refusal)
     }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -131,6 +132,7 @@ const (
 	compared   = "compare-and-swaps agree with the watch"
 	gapless    = "the watch has no gap, and is in order"
 	kept       = "leases do what they promise"
+	revoked_   = "a revoke answers with the revision of its deletes"
 	errorsFree = "clients were served whenever it was alive"
 )
 
@@ -146,6 +148,7 @@ func (l *Lab) consistent(ops []Op) {
 			}
 		}
 		f.order(mine)
+		claimed := w.claimed(mine)
 		skipped := 0
 		for _, op := range mine {
 			if op.Outcome != OK {
@@ -159,6 +162,8 @@ func (l *Lab) consistent(ops []Op) {
 			f.find(errorsFree, true, nil)
 			if op.Kind == "lease" {
 				f.find(kept, true, nil)
+			}
+			if op.aside() || op.Kind == Grant {
 				continue
 			}
 			at := op.Header
@@ -170,7 +175,7 @@ func (l *Lab) consistent(ops []Op) {
 				skipped++
 				continue
 			}
-			f.against(s, op, at)
+			f.against(s, op, at, claimed)
 		}
 		f.find(gapless, true, nil)
 		for place, s := range w.segments {
@@ -190,7 +195,10 @@ func (l *Lab) consistent(ops []Op) {
 				return []string{fmt.Sprintf("%d operations are of revisions that no watch covers", skipped)}
 			})
 		}
-		for _, what := range []string{errorsFree, ordered, unique, gapless, told_, agree, compared, kept} {
+		for _, what := range []string{errorsFree, ordered, unique, gapless, told_, agree, compared, revoked_, kept} {
+			if f.counts[what] == 0 && len(f.wrong[what]) == 0 && (what == revoked_ || what == kept) {
+				continue // Nobody did that.
+			}
 			detail := fmt.Sprintf("%d", f.counts[what])
 			if wrong := len(f.wrong[what]); wrong > 0 {
 				detail += fmt.Sprintf(", %d lines of findings", wrong)
@@ -198,6 +206,40 @@ func (l *Lab) consistent(ops []Op) {
 			l.report.check(len(f.wrong[what]) == 0, r.name+": "+what, detail, limit(f.wrong[what], 14)...)
 		}
 	}
+}
+
+// unsureFor is how long an operation that was not answered may still take.
+const unsureFor = int64(5 * time.Second)
+
+// claimed are the revisions of writes that tell theirs, and of deletes that may be of an operation that was not answered.
+func (w *Watch) claimed(ops []Op) map[int64]bool {
+	claimed := map[int64]bool{}
+	for _, op := range ops {
+		if op.Outcome == OK && op.writes() {
+			claimed[op.Header] = true
+		}
+		if op.Outcome != Unknown {
+			continue
+		}
+		// It came between what had ended before it, and what began long after it.
+		from, to := int64(0), int64(1<<62)
+		for _, other := range ops {
+			if other.Outcome == OK && other.Return < op.Call {
+				from = max(from, other.Header)
+			}
+			if other.Outcome == OK && other.Call > op.Return+unsureFor && !other.aside() {
+				to = min(to, other.Header)
+			}
+		}
+		for _, s := range w.segments {
+			for _, e := range s.Events {
+				if e.Deleted && e.Rev > from && e.Rev <= to && (e.Key == op.Key || slices.Contains(op.Others, e.Key)) {
+					claimed[e.Rev] = true
+				}
+			}
+		}
+	}
+	return claimed
 }
 
 func limit(lines []string, most int) []string {
@@ -218,7 +260,7 @@ func (f *findings) order(ops []Op) {
 				newest = byEnd[next]
 			}
 		}
-		if op.Outcome != OK || op.Kind == "lease" {
+		if op.Outcome != OK || op.aside() {
 			continue
 		}
 		later := op.Header > newest.Header || op.Header == newest.Header && !op.writes()
@@ -232,8 +274,9 @@ func (f *findings) order(ops []Op) {
 	}
 }
 
-// against compares an operation with what the watch told, at the revision that it is of.
-func (f *findings) against(s *Segment, op Op, at int64) {
+// against compares an operation with what the watch told, at the revision that it is of. Some revisions are known to be of
+// another operation than a revoke.
+func (f *findings) against(s *Segment, op Op, at int64, claimed map[int64]bool) {
 	around := func(key string) []string {
 		lines := []string{op.String()}
 		if e := s.at(key, at-1); e != nil {
@@ -252,7 +295,13 @@ func (f *findings) against(s *Segment, op Op, at int64) {
 	}
 	e := s.event(op.Key, at)
 	switch op.Kind {
-	case Put:
+	case Revoke:
+		for _, deleted := range s.leased(op.Lease) {
+			if !claimed[deleted.Rev] {
+				f.find(revoked_, deleted.Rev == at, func() []string { return []string{op.String(), deleted.String()} })
+			}
+		}
+	case Put, Multi:
 		f.find(told_, e != nil && !e.Deleted && e.KV.Value == op.Value, excerpt)
 	case Delete:
 		if op.Deleted > 0 {

@@ -157,9 +157,12 @@ func (c *Client) do(op Op) Op {
 
 func (c *Client) judge(op *Op, err error) {
 	if err == nil {
-		c.last = op.Header
+		if !op.aside() {
+			c.last = op.Header
+		}
 		switch {
-		case op.Kind == Put || op.Kind == Swap && op.Succeeded:
+		case op.aside() || op.Kind == Grant || op.Kind == Revoke:
+		case op.Kind == Put || op.Kind == Multi || op.Kind == Swap && op.Succeeded:
 			c.seen[op.Key] = op.Header
 		case op.Found != nil && op.Kind != GetAt:
 			c.seen[op.Key] = op.Found.Mod
@@ -187,7 +190,10 @@ func (c *Client) ask(ctx context.Context, op *Op) error {
 	}
 	switch op.Kind {
 	case Put:
-		answer, err := c.etcd.Put(ctx, op.Key, op.Value)
+		if op.Lease != 0 {
+			options = append(options, clientv3.WithLease(clientv3.LeaseID(op.Lease)))
+		}
+		answer, err := c.etcd.Put(ctx, op.Key, op.Value, options...)
 		if err == nil {
 			op.Header = answer.Header.Revision
 		}
@@ -207,6 +213,31 @@ func (c *Client) ask(ctx context.Context, op *Op) error {
 				op.Found = found(answer.Responses[0].GetResponseRange().Kvs)
 			}
 		}
+		return err
+	case Multi:
+		answer, err := c.etcd.Txn(ctx).Then(clientv3.OpPut(op.Key, op.Value), clientv3.OpPut(op.Others[0], op.Value),
+			clientv3.OpDelete(op.Others[1])).Commit()
+		if err == nil {
+			op.Header = answer.Header.Revision
+		}
+		return err
+	case Grant:
+		answer, err := c.etcd.Grant(ctx, longTTL)
+		if err == nil {
+			op.Header, op.Lease = answer.Revision, int64(answer.ID)
+		}
+		return err
+	case Revoke:
+		answer, err := c.etcd.Revoke(ctx, clientv3.LeaseID(op.Lease))
+		if err == nil {
+			op.Header = answer.Header.Revision
+		}
+		return err
+	case Compact:
+		_, err := c.etcd.Compact(ctx, op.Compare)
+		return err
+	case Defragment:
+		_, err := c.etcd.Defragment(ctx, c.replica.ClientURL)
 		return err
 	}
 	answer, err := c.etcd.Get(ctx, op.Key, options...)

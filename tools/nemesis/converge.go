@@ -88,6 +88,7 @@ func (c Content) difference(other Content) []string {
 // reading is what one replica shows, and what etcdctl and the list of leases say of it.
 type reading struct {
 	all, ctl Content
+	values   map[string]string
 	leases   string
 	failed   []string // why something of it could not be read
 }
@@ -105,7 +106,10 @@ func (l *Lab) read(r *Replica) reading {
 	if err != nil {
 		return reading{failed: []string{err.Error()}}
 	}
-	is.all = content(answer.Kvs)
+	is.all, is.values = content(answer.Kvs), map[string]string{}
+	for _, kv := range answer.Kvs {
+		is.values[string(kv.Key)] = string(kv.Value)
+	}
 	if l.etcdctl != "" {
 		var told struct {
 			Kvs []*mvccpb.KeyValue `json:"kvs"`

@@ -160,7 +160,7 @@ func restoreOne(l *Lab, story *Story, hold time.Duration) error {
 			return err
 		}
 		after, err := r.status()
-		if err == nil && (after.Birth == before.Birth || after.Revision>>40 <= before.Revision>>40) {
+		if err == nil && (after.Birth == before.Birth || after.Revision>>32 <= before.Revision>>32) {
 			err = fmt.Errorf("%s: birth %s revision %d, and before the copy was put back birth %s revision %d: no new birth, or no leap",
 				r.name, after.Birth, after.Revision, before.Birth, before.Revision)
 		}

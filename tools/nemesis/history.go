@@ -24,6 +24,12 @@ const (
 	GetAt    Kind = "get-at"     // at revision Compare
 	Delete   Kind = "delete"
 	Swap     Kind = "cas" // puts if the mod revision is Compare, else reads
+	// Of the scenario `single`.
+	Multi      Kind = "multi" // one transaction: puts Key and Others[0], deletes Others[1]
+	Grant      Kind = "grant"
+	Revoke     Kind = "revoke"
+	Compact    Kind = "compact" // at revision Compare
+	Defragment Kind = "defragment"
 )
 
 // KV is what a replica says of a key.
@@ -40,6 +46,8 @@ type Op struct {
 	Key     string
 	Value   string
 	Compare int64
+	Lease   int64
+	Others  []string
 	// Nanoseconds since the start of the program.
 	Call, Return int64
 	Outcome      Outcome
@@ -53,7 +61,7 @@ type Op struct {
 
 func (o Op) writes() bool {
 	switch o.Kind {
-	case Put:
+	case Put, Multi:
 		return true
 	case Delete:
 		return o.Deleted > 0
@@ -63,13 +71,21 @@ func (o Op) writes() bool {
 	return false
 }
 
+// aside says that an operation has no place among revisions.
+func (o Op) aside() bool {
+	return o.Kind == "lease" || o.Kind == Compact || o.Kind == Defragment
+}
+
 func (o Op) String() string {
 	text := fmt.Sprintf("%9.3f-%9.3fs r%d/%-9s %-10s %s", float64(o.Call)/1e9, float64(o.Return)/1e9, o.Replica, o.Client, o.Kind, o.Key)
-	if o.Kind == Put || o.Kind == Swap {
+	if o.Kind == Put || o.Kind == Swap || o.Kind == Multi {
 		text += fmt.Sprintf(" = %.40q", o.Value)
 	}
-	if o.Kind == Swap || o.Kind == GetAt {
+	if o.Kind == Swap || o.Kind == GetAt || o.Kind == Compact {
 		text += fmt.Sprintf(" @%d", o.Compare)
+	}
+	if o.Lease != 0 {
+		text += fmt.Sprintf(" lease %x", o.Lease)
 	}
 	switch o.Outcome {
 	case OK:
@@ -79,7 +95,7 @@ func (o Op) String() string {
 			text += fmt.Sprintf(", deleted %d", o.Deleted)
 		case o.Kind == Swap && o.Succeeded:
 			text += ", succeeded"
-		case o.Kind == Put:
+		case o.Kind == Put || o.Kind == Multi || o.Kind == Grant || o.Kind == Revoke || o.aside():
 		case o.Found == nil:
 			text += ", no such key"
 		default:

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math/rand"
-	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -20,6 +19,7 @@ type Lab struct {
 	binary, etcdctl string
 	dir             string
 	seed            int64
+	flags           []string   // of each replica, beside those that name it
 	random          *rand.Rand // of the nemesis; clients have their own
 	network         Network
 	report          *Report
@@ -45,7 +45,7 @@ func (l *Lab) place(state string) (*Replica, error) {
 	}
 	place := len(l.replicas)
 	name := fmt.Sprintf("r%d", place)
-	replica := &Replica{Place: at, place: place, name: name, dir: filepath.Join(l.dir, name), binary: l.binary, state: state}
+	replica := &Replica{Place: at, place: place, name: name, dir: filepath.Join(l.dir, name), binary: l.binary, flags: l.flags, state: state}
 	l.replicas = append(l.replicas, replica)
 	return replica, nil
 }
@@ -116,9 +116,6 @@ func (l *Lab) end() {
 		}
 	}
 	l.network.Close()
-	if l.report.failed == 0 {
-		os.RemoveAll(l.dir)
-	}
 }
 
 func (l *Lab) noteCut(place int, from, to int64) {

@@ -27,14 +27,16 @@ func stopped() bool {
 }
 
 func main() {
-	size := flag.Int("n", 3, "how many replicas")
+	size := flag.Int("n", 3, "how many replicas (the scenario single has one)")
 	length := flag.Duration("t", time.Minute, "how long troubles go on; each comes once before any comes again")
 	seed := flag.Int64("seed", time.Now().UnixNano()%1000000, "what troubles, where and when; the load, but not its timing")
 	netns := flag.Bool("netns", false, "a network namespace for each replica (root only), instead of relays on loopback")
-	only := flag.String("only", "", "troubles to choose from, by name with commas (default all but wipe and restore): "+allNames())
+	only := flag.String("only", "", "troubles to choose from, by name with commas (default all but leases, wipe and restore): "+allNames())
 	wipes := flag.Bool("wipe", false, "wipe data dirs and put old copies back, too; what only they had may be lost then")
 	keep := flag.Bool("k", false, "keep data dirs and logs (they are kept when something fails, too)")
 	pace := flag.Duration("pace", 8*time.Millisecond, "mean pause of a client between operations at 3 replicas")
+	scenario := flag.String("scenario", "troubles", "what is played: troubles, month (a site is away for very many writes) or single (one replica, or an etcd)")
+	month := newMonth(flag.CommandLine)
 	cache, _ := os.UserCacheDir()
 	peers := os.Getenv("EDDY_PEERS")
 	if peers == "" {
@@ -69,7 +71,19 @@ func main() {
 	if err != nil {
 		usage(err.Error())
 	}
-	os.Exit(run(eddy, *etcdctl, *size, *length, *seed, *netns, choice, *only != "", *keep, *pace))
+	play := map[string]func(*Lab) error{
+		"troubles": func(l *Lab) error { return l.play(*size, *length, choice) },
+		"single":   func(l *Lab) error { return single(l, *length) },
+		"month":    func(l *Lab) error { return month.play(l, *size) },
+	}[*scenario]
+	if play == nil {
+		usage("there is no scenario " + *scenario)
+	}
+	l := &Lab{binary: eddy, etcdctl: *etcdctl, seed: *seed, pace: max(*pace, time.Millisecond) * time.Duration(max(*size, 3)) / 3}
+	for _, t := range choice {
+		l.wiped = l.wiped || losesDisks[t.name]
+	}
+	os.Exit(run(l, *scenario, *netns, *keep, play))
 }
 
 func allNames() string {
@@ -96,7 +110,7 @@ func choose(only string, wipes bool) ([]Trouble, error) {
 			}
 			continue
 		}
-		if wanted[t.name] || all && !losesDisks[t.name] || losesDisks[t.name] && wipes {
+		if wanted[t.name] || all && !losesDisks[t.name] && !takesLong[t.name] || losesDisks[t.name] && wipes {
 			choice = append(choice, t)
 		}
 		delete(wanted, t.name)
@@ -107,7 +121,7 @@ func choose(only string, wipes bool) ([]Trouble, error) {
 	return choice, nil
 }
 
-func run(eddy, etcdctl string, size int, length time.Duration, seed int64, netns bool, choice []Trouble, all, keep bool, pace time.Duration) int {
+func run(l *Lab, what string, netns, keep bool, play func(*Lab) error) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
@@ -119,22 +133,17 @@ func run(eddy, etcdctl string, size int, length time.Duration, seed int64, netns
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Printf("%d replicas, seed %d, %s\n", size, seed, dir)
+	fmt.Printf("%s, seed %d, %s\n", what, l.seed, dir)
 	report := &Report{to: os.Stdout}
-	l := &Lab{
-		binary: eddy, etcdctl: etcdctl, dir: dir, seed: seed, random: rand.New(rand.NewSource(seed)), report: report,
-		history: &History{}, pace: max(pace, time.Millisecond) * time.Duration(max(size, 3)) / 3, stop: make(chan struct{}), cuts: map[int][][2]int64{},
-	}
-	for _, t := range choice {
-		l.wiped = l.wiped || losesDisks[t.name]
-	}
+	l.dir, l.random, l.report, l.history = dir, rand.New(rand.NewSource(l.seed)), report, &History{}
+	l.stop, l.cuts = make(chan struct{}), map[int][][2]int64{}
 	if netns {
-		l.network, err = newSpaces(seed)
+		l.network, err = newSpaces(l.seed)
 	} else {
 		l.network = newRelays()
 	}
 	if err == nil {
-		err = l.play(size, length, choice)
+		err = play(l)
 	}
 	if err != nil {
 		report.check(false, "the run", err.Error())
@@ -150,7 +159,7 @@ func run(eddy, etcdctl string, size int, length time.Duration, seed int64, netns
 	} else {
 		os.RemoveAll(dir)
 	}
-	fmt.Printf("seed %d\n%d passed, %d failed\n", seed, report.passed, report.failed)
+	fmt.Printf("seed %d\n%d passed, %d failed\n", l.seed, report.passed, report.failed)
 	if report.failed > 0 || report.passed == 0 {
 		return 1
 	}

@@ -22,12 +22,15 @@ func (s *Story) say(format string, args ...any) {
 // losesDisks are the troubles after which what only one replica had may be gone; they come only when they are asked for.
 var losesDisks = map[string]bool{"wipe": true, "restore": true}
 
+// takesLong are the troubles that would leave no time for others; they come only when they are asked for, too.
+var takesLong = map[string]bool{"leases": true}
+
 // troubles are all that can be chosen by name.
 var troubles = []Trouble{
 	{"alone", alone}, {"halves", halves}, {"ring", ring}, {"oneway", oneWay}, {"apart", apart},
 	{"kill", killOne}, {"killall", killAll}, {"pause", pause}, {"killcut", killWhileCut}, {"killsync", killDuringSync},
 	{"mixed", mixed}, {"member", member}, {"twice", twice}, {"mutual", mutual}, {"deposed", deposed}, {"hotkey", hotKey}, {"clock", clock},
-	{"wipe", wipeOne}, {"restore", restoreOne},
+	{"leases", leases}, {"wipe", wipeOne}, {"restore", restoreOne},
 }
 
 // chosen is a random order of n of the members.

@@ -23,3 +23,6 @@ type Network interface {
 
 // started tells a network which process a replica is.
 type identifies interface{ Process(place, pid int) }
+
+// counts tells a network that knows who sent each byte to whom.
+type counts interface{ Carried(from, to int) int64 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -25,13 +24,13 @@ type Relays struct {
 	cut     map[[2]int]bool
 	reset   map[[2]int]bool
 	conns   map[*relayConn]bool
+	carried map[[2]int]int64 // bytes by ordered pair
 	closed  bool
 }
 
 type relayNode struct {
 	listener net.Listener
 	target   string
-	sent     atomic.Int64
 }
 
 type relayConn struct {
@@ -51,7 +50,7 @@ func (c *relayConn) close() {
 }
 
 func newRelays() *Relays {
-	r := &Relays{pids: map[int]int{}, cut: map[[2]int]bool{}, reset: map[[2]int]bool{}, conns: map[*relayConn]bool{}}
+	r := &Relays{pids: map[int]int{}, cut: map[[2]int]bool{}, reset: map[[2]int]bool{}, conns: map[*relayConn]bool{}, carried: map[[2]int]int64{}}
 	r.changed = sync.NewCond(&r.mu)
 	return r
 }
@@ -165,7 +164,9 @@ func (r *Relays) copy(conn *relayConn, src, dst net.Conn, pair [2]int) {
 			if !r.passes(conn, pair) {
 				return
 			}
-			r.nodes[pair[0]].sent.Add(int64(n))
+			r.mu.Lock()
+			r.carried[pair] += int64(n)
+			r.mu.Unlock()
 			if _, err := dst.Write(buffer[:n]); err != nil {
 				return
 			}
@@ -210,7 +211,24 @@ func (r *Relays) Heal() error {
 	return nil
 }
 
-func (r *Relays) Sent(from int) int64 { return r.nodes[from].sent.Load() }
+func (r *Relays) Sent(from int) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sent := int64(0)
+	for pair, bytes := range r.carried {
+		if pair[0] == from {
+			sent += bytes
+		}
+	}
+	return sent
+}
+
+// Carried is how many bytes one replica has sent to another.
+func (r *Relays) Carried(from, to int) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.carried[[2]int{from, to}]
+}
 
 func (r *Relays) Close() {
 	r.mu.Lock()

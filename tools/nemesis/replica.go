@@ -28,6 +28,7 @@ type Replica struct {
 	binary string
 	list   string // of the initial cluster
 	state  string // of the initial cluster
+	flags  []string
 	env    []string
 
 	mu     sync.Mutex
@@ -81,6 +82,7 @@ func (r *Replica) start(network Network) error {
 		"--listen-client-urls="+r.ClientURL, "--advertise-client-urls="+r.ClientURL,
 		"--listen-peer-urls="+r.ListenPeer, "--initial-advertise-peer-urls="+r.PeerURL,
 		"--initial-cluster="+r.list, "--initial-cluster-state="+r.state)
+	args = append(args, r.flags...)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -233,6 +235,20 @@ func (s *Status) vector() string {
 	}
 	sort.Strings(dots)
 	return strings.Join(dots, " ")
+}
+
+// covers says whether everything in the vector of another is in this one's.
+func (s *Status) covers(other *Status) bool {
+	has := map[[2]string]int64{}
+	for _, dot := range s.Vector {
+		has[[2]string{dot.Member, dot.Birth}] = dot.Seq
+	}
+	for _, dot := range other.Vector {
+		if has[[2]string{dot.Member, dot.Birth}] < dot.Seq {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *Replica) status() (*Status, error) {

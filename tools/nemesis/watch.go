@@ -179,6 +179,17 @@ func (s *Segment) event(key string, rev int64) *Event {
 	return &events[place]
 }
 
+// leased are the deletes of keys that hung on a lease.
+func (s *Segment) leased(lease int64) []Event {
+	var deletes []Event
+	for _, e := range s.Events {
+		if e.Deleted && e.Prev != nil && e.Prev.Lease == lease {
+			deletes = append(deletes, e)
+		}
+	}
+	return deletes
+}
+
 // covering is the segment that a revision lies in, if one does.
 func (w *Watch) covering(rev int64) *Segment {
 	for place := len(w.segments) - 1; place >= 0; place-- {

@@ -117,7 +117,7 @@ fn housekeeping(c: &mut Criterion) {
             },
             |mut replica| {
                 replica.handle(NOW, Input::Client(Command::Compact(replica.revision().get())));
-                while !replica.sweep(1_000).done {}
+                while !replica.sweep(1_000, true).done {}
                 replica
             },
             BatchSize::PerIteration,

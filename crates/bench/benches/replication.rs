@@ -12,8 +12,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use eddy_crdt::merge::{Rules, Version, Window};
 use eddy_crdt::sync::Delta;
 use eddy_crdt::{
-    Birth, ChangeKind, ClusterId, Command, Dot, Entry, Founder, Genesis, Identity, Incarnation, Input, Keyspace, Live,
-    Now, Origin, PutLease, PutOp, PutValue, Replica, ReplicaId, Revision, Stamp, VersionVector,
+    Ack, Birth, ChangeKind, ClusterId, Command, Dot, Entry, Founder, Genesis, Identity, Incarnation, Input, Keyspace,
+    Live, Now, Origin, PutLease, PutOp, PutValue, Replica, ReplicaId, Revision, Stamp, Statement, VersionVector,
 };
 
 const NOW: Now = Now { wall_ms: 1_700_000_000_000, mono_ms: 0 };
@@ -72,8 +72,8 @@ impl Pair {
 
     /// What the other lacks of this one's.
     fn news(&mut self, of: usize) -> Vec<Entry> {
-        let upto = self.replicas[of].vector().clone();
-        self.replicas[of].handle(NOW, Input::Offer { upto });
+        let member = self.replicas[1 - of].identity().replica;
+        self.replicas[of].handle(NOW, Input::Stream { member, session: 1 });
         let (mine, theirs) = (self.replicas[of].vector(), self.replicas[1 - of].vector());
         let entries = self.replicas[of].entries_for(theirs, mine, usize::MAX).expect("the log has it");
         entries.iter().map(|entry| (**entry).clone()).collect()
@@ -84,7 +84,7 @@ impl Pair {
         let (from, count) = (self.ids[1 - at], entries.len());
         let since = Instant::now();
         let births = [self.replicas[1 - at].identity().birth].into();
-        let effects = self.replicas[at].handle(NOW, Input::Entries { from, births, entries });
+        let effects = self.replicas[at].handle(NOW, Input::Entries { from, births, entries, together: false });
         let took = since.elapsed();
         assert_eq!(effects.commits.len(), count, "an entry was not applied");
         took
@@ -96,8 +96,14 @@ impl Pair {
         for _ in 0..2 {
             for to in 0..2 {
                 let from = &self.replicas[1 - to];
-                let mut acks: Vec<_> = from.acks().iter().map(|(origin, ack)| (*origin, ack.clone())).collect();
-                acks.push((from.identity().origin(), from.vector().clone()));
+                let ack = |(member, vector): (&Origin, &VersionVector)| Ack {
+                    member: *member,
+                    vector: vector.clone(),
+                    said: Statement::default(),
+                };
+                let mut acks: Vec<Ack> = from.acks().iter().map(ack).collect();
+                let (member, vector) = (from.identity().origin(), from.vector().clone());
+                acks.push(Ack { member, vector, said: from.said() });
                 let own = self.replicas[to].vector().clone();
                 let since = Instant::now();
                 self.replicas[to].handle(NOW, Input::Acks { own, acks });

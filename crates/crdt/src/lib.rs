@@ -28,7 +28,7 @@ pub use boot::restore::{Damage, Loader};
 pub use boot::snapshot::{InstallError, Installed, Installer, SettledKey, SnapshotChunk};
 pub use command::event::{Commit, Event, EventKind};
 pub use command::member::Member;
-pub use command::notice::{GivenUp, MergeReport, Notice, Rule};
+pub use command::notice::{GivenUp, Losses, MergeReport, Notice, Part, Rule, Said, Stands};
 pub use command::op::{
     Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyValue, LeaseStatus, Op,
     OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, RangeReply, ReadAt, Refusal, Reply, RevisionBounds,
@@ -38,6 +38,7 @@ pub use command::tally::Tally;
 pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record};
 pub use replica::Replica;
 pub use replica::log::{Log, Logged};
+pub use replica::marks::{Ack, Mark, Marks, Statement, Upto};
 pub use replica::query::BelowFloor;
 
 pub use replica::sweep::Sweep;
@@ -47,7 +48,7 @@ pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
 pub use words::chain::{CHAIN_LEN, Chain};
 pub use words::clock::{CLOCK_DRAG_MAX_MS, Now, Stamp};
 pub use words::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};
-pub use words::key::{Key, KeyRange, Keyspace, Place, is_replica_local};
+pub use words::key::{Key, KeyRange, Keyspace, LocalKeys, Place};
 pub use words::revision::Revision;
 pub use words::value::{Incarnation, Live};
 pub use words::vector::VersionVector;

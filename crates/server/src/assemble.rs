@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::node::identity::Founded;
 use crate::node::{self, Handle, NodeState, Options, SweepPace, autocompact, observe};
 use crate::peer::{self, Dialer, Peers};
-use crate::storage::{self, DiskJournal, stage};
+use crate::storage::{self, DiskJournal, Doubt, stage};
 
 /// The parts behind the sockets.
 pub struct Parts {
@@ -33,8 +33,8 @@ pub struct Parts {
     pub admin: Admin,
 }
 
-/// Opens the data dir and starts the node on it. `beginning` is the cluster that a new data dir founds. Blocks while the
-/// journal is read.
+/// Opens the data dir and starts the node on it. `beginning` is the cluster that a new data dir founds. `doubt` is why it
+/// may be less than what was acknowledged, if the journal cannot know. Blocks while the journal is read.
 ///
 /// # Errors
 /// When the data dir is in use, damaged or of a newer format, or this member was removed from its cluster.
@@ -42,12 +42,14 @@ pub fn start_node(
     config: &Config,
     founded: &Founded,
     beginning: Option<Genesis>,
+    doubt: Option<Doubt>,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Handle> {
     let place = config.data_dir.join("eddy");
     let journal = DiskJournal::open(&config.data_dir, storage_options(config))?;
     let options = Options {
         genesis: beginning,
+        doubt,
         quota: config.quota_bytes(),
         progress_interval: match config.watch_progress_notify_interval {
             interval if interval.is_zero() => node::PROGRESS_INTERVAL_DEFAULT,
@@ -73,6 +75,15 @@ pub fn start_node(
         revision = node.revision().get(),
         "opened the journal"
     );
+    node.look(|replica| {
+        if let Some(flags) = config.asks_for_other_rules(replica.rules()) {
+            tracing::warn!(
+                cluster = %replica.rules(),
+                flags = %flags,
+                "the cluster was founded with other declarations about merges than the flags give: the flags do not count"
+            );
+        }
+    });
     Ok(node)
 }
 

@@ -25,7 +25,7 @@ use crate::node::Handle;
 use crate::node::identity::Founded;
 use crate::peer::join::{self, Beginning, Removed};
 use crate::peer::{self, Dialer, Halt, Peers, Station};
-use crate::storage::stage;
+use crate::storage::{Doubt, stage};
 use crate::tls;
 use crate::version::ETCD_VERSION;
 
@@ -77,13 +77,13 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
     let sockets = Sockets::bind(&config).await?;
     let dialer = Dialer::new(tls::peer_client_config(&config)?);
     let founded = join::founded(&config)?;
-    let mut front = Front::new(sockets, &founded, &metrics);
+    let mut front = Front::new(&config, sockets, &founded, &metrics);
     let begins = Begins::find(&config)?;
     if begins.looks_for_others(&founded) {
         front.serve(&config);
     }
     let beginning = tokio::select! {
-        beginning = begin(&config, &founded, &dialer, begins) => match beginning {
+        beginning = begin(&config, &founded, &dialer, &front.station, begins) => match beginning {
             // The member ran before. It ends as it would have ended, had it heard of the removal then.
             Err(error) if begins == Begins::Anew && error.is::<Removed>() => {
                 tracing::warn!("{error}; shutting down");
@@ -134,8 +134,8 @@ struct Front {
 
 impl Front {
     /// Once it serves, peers find this member, and clients are told to come back.
-    fn new(sockets: Sockets, founded: &Founded, metrics: &Arc<Metrics>) -> Self {
-        let station = Station::new(join::starting(founded));
+    fn new(config: &Config, sockets: Sockets, founded: &Founded, metrics: &Arc<Metrics>) -> Self {
+        let station = Station::new(join::starting(config, founded));
         Self {
             sockets: Some(sockets),
             services: Arc::new(Services::for_peers(peer::routes(&station))),
@@ -203,14 +203,16 @@ async fn begin(
     config: &Config,
     founded: &Founded,
     dialer: &Dialer,
+    station: &Station,
     begins: Begins,
 ) -> anyhow::Result<Option<Beginning>> {
     match begins {
         Begins::Again => Ok(None),
-        Begins::New => join::begin(config, founded, dialer).await.map(Some),
+        Begins::New => join::begin(config, founded, dialer, station.asked()).await.map(Some),
         Begins::Anew => {
             let old = tokio::task::block_in_place(|| assemble::load_replica(config, founded))?;
-            Ok(Some(Beginning::Snapshot(join::anew(&old, dialer).await?)))
+            let installed = join::anew(&old, dialer, config.join_timeout).await?;
+            Ok(Some(installed.map_or(Beginning::Old, Beginning::Snapshot)))
         }
     }
 }
@@ -222,15 +224,25 @@ fn open_node(
     beginning: Option<Beginning>,
     metrics: &Arc<Metrics>,
 ) -> anyhow::Result<Handle> {
+    let mut doubt = None;
     let genesis = match beginning {
         Some(Beginning::Genesis(genesis)) => Some(genesis),
         Some(Beginning::Snapshot(installed)) => {
             assemble::install(config, &installed)?;
             None
         }
+        Some(Beginning::Old) => {
+            doubt = Some(Doubt::Outlived);
+            None
+        }
         None => None,
     };
-    assemble::start_node(config, founded, genesis, metrics)
+    let node = assemble::start_node(config, founded, genesis, doubt, metrics)?;
+    if doubt.is_some() {
+        // Its new birth is on disk.
+        stage::serve_again(&config.data_dir)?;
+    }
+    Ok(node)
 }
 
 /// Ends the process at once at the next signal.

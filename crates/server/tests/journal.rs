@@ -85,7 +85,11 @@ fn whole_or_refused(dir: &Path, model: &Records, head: &Bytes, what: &str) -> bo
             assert!(records == *model && found.as_ref() == Some(head), "{what}: silent loss");
             true
         }
-        Err(StorageError::Damaged { path, .. } | StorageError::Format { path, .. }) => {
+        Err(
+            StorageError::Damaged { path, .. }
+            | StorageError::Format { path, .. }
+            | StorageError::Outdated { path, .. },
+        ) => {
             assert!(path.starts_with(dir), "{what}: names {}", path.display());
             false
         }
@@ -281,7 +285,13 @@ fn another_format_is_refused() {
     let (model, head) = sample(dir.path(), 3);
     let path = dir.path().join("eddy/format");
     let ours = std::fs::read(&path).expect("read");
-    for other in ["eddy journal 1\n", "eddy journal 3\n", "", "garbage", "eddy journal 2"] {
+    for (older, why) in [("eddy journal 1\n", "laid out"), ("eddy journal 2\n", "40 bits")] {
+        std::fs::write(&path, older).expect("write");
+        let refused = open(dir.path()).expect_err("refused");
+        assert!(matches!(&refused, StorageError::Outdated { path: p, .. } if *p == path), "{refused}");
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    for other in ["eddy journal 4\n", "", "garbage", "eddy journal 3"] {
         std::fs::write(&path, other).expect("write");
         let refused = open(dir.path()).expect_err("refused");
         assert!(matches!(&refused, StorageError::Format { path: p, .. } if *p == path), "{refused}");

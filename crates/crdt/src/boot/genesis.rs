@@ -5,12 +5,15 @@ use bytes::Bytes;
 
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Past, Record};
 use crate::replica::Replica;
+use crate::replica::spaces::first_space;
 use crate::replica::turn::{Effects, Turn};
+use crate::store::state::State;
 use crate::store::system;
 use crate::words::chain::Chain;
 use crate::words::clock::{Now, Stamp};
 use crate::words::id::{Dot, Identity, Origin, ReplicaId};
 use crate::words::key::Keyspace;
+use crate::words::revision::Revision;
 use crate::words::value::{Incarnation, Live};
 
 use crate::merge::rules::Rules;
@@ -90,6 +93,9 @@ impl Replica {
         let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (Self::new(identity), turn.effects) };
         identity.ordinal = ordinal;
         let mut replica = Self::new(identity);
+        // It may have had a disk that is lost, and nobody was asked who knows.
+        let space = first_space(ordinal, identity.birth, genesis.ranked().len());
+        replica.state = State::empty(Revision::first_in(space));
         let entry = genesis.entry();
         let (number, dot) = (replica.journal.number(), entry.head.dot);
         let mut changes = entry.changes.clone();
@@ -115,6 +121,7 @@ impl Replica {
             trimmed: false,
             settled: true,
             left_out: false,
+            until: None,
         };
         turn.effects.records.push(record.encode());
         replica.follow_system(&mut turn, record.changes.iter());

@@ -3,3 +3,6 @@
 pub(crate) mod genesis;
 pub(crate) mod restore;
 pub(crate) mod snapshot;
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,8 @@
 //! What operators are told: refused entries, clocks that are off, merges that gave something up.
 
+use std::fmt;
+
+use crate::words::clock::Stamp;
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
@@ -25,13 +28,121 @@ pub enum Rule {
     ContestedBirth,
 }
 
-/// A part of a concurrent version that is not in the outcome.
+/// What a version says where another one stands now.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Said {
+    /// That nothing is there.
+    Nothing,
+    /// This, as JSON; cut where it is long.
+    Text(String),
+    /// It is not repeated: a whole value, or one of a Secret.
+    Untold,
+}
+
+impl Said {
+    /// The longest text that is repeated, bytes.
+    const TEXT_MAX: usize = 64;
+
+    /// A field's text; `None`: it is not there.
+    pub fn of(text: Option<&str>) -> Self {
+        match text {
+            None => Self::Nothing,
+            Some(text) if text.len() <= Self::TEXT_MAX => Self::Text(text.to_owned()),
+            Some(text) => Self::Text(format!("{}... ({} bytes)", cut(text, Self::TEXT_MAX), text.len())),
+        }
+    }
+}
+
+/// The beginning of a text, of at most so many bytes.
+fn cut(text: &str, max: usize) -> &str {
+    let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}
+
+/// Which part of a version was given up.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Part {
+    /// All that it wrote.
+    Value,
+    /// Its delete.
+    Delete,
+    /// Its expiry.
+    Expiry,
+    /// A field of the object that it wrote, as in `.spec.replicas`.
+    Field(String),
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Value => "its whole value",
+            Self::Delete => "its delete",
+            Self::Expiry => "its expiry",
+            Self::Field(path) => path,
+        })
+    }
+}
+
+/// What stands where a part of a version was given up.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Stands {
+    /// The version that wrote it.
+    pub dot: Dot,
+    /// When.
+    pub stamp: Stamp,
+    /// What it says there.
+    pub said: Said,
+}
+
+/// A loss: a part of a concurrent version that is not in the outcome.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct GivenUp {
     /// The version.
     pub dot: Dot,
-    /// Which part of it, for people: "its whole value", or field paths.
-    pub what: String,
+    /// Which part of it.
+    pub part: Part,
+    /// When it was written.
+    pub stamp: Stamp,
+    /// What it says there.
+    pub said: Said,
+    /// What stands there instead; `None` when that is older than all of them.
+    pub stands: Option<Stands>,
+}
+
+/// Losses as they are told: so many of them, and how many there are beyond.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Losses {
+    /// The first of them.
+    pub told: Vec<GivenUp>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+impl Losses {
+    /// How many are told of one merge.
+    pub const TOLD_MAX: usize = 20;
+
+    /// The longest name of a field, bytes: those of elements are their keys.
+    const FIELD_MAX: usize = 256;
+
+    /// Cuts what is too much for a report.
+    pub fn of(mut all: Vec<GivenUp>) -> Self {
+        let more = all.len().saturating_sub(Self::TOLD_MAX);
+        all.truncate(Self::TOLD_MAX);
+        for given in &mut all {
+            if let Part::Field(path) = &mut given.part
+                && path.len() > Self::FIELD_MAX
+            {
+                *path = format!("{}...", cut(path, Self::FIELD_MAX));
+            }
+        }
+        Self { told: all, more }
+    }
+
+    /// Whether nothing was given up.
+    pub fn is_empty(&self) -> bool {
+        self.told.is_empty()
+    }
 }
 
 /// A merge of concurrent versions.
@@ -47,8 +158,8 @@ pub struct MergeReport {
     pub revision: Option<Revision>,
     /// The rule that decided.
     pub rule: Rule,
-    /// The parts of the concurrent versions that are not in the outcome.
-    pub given_up: Vec<GivenUp>,
+    /// What it gave up and no merge before: each loss is told once.
+    pub given_up: Losses,
 }
 
 /// Something that operators are told.
@@ -122,6 +233,8 @@ pub enum Notice {
         /// The new ordinal.
         ordinal: u16,
     },
+    /// There is no revision space left that this replica could go on in: it refuses all that takes a revision.
+    SpacesExhausted,
     /// A write that was made before a disk was lost was made again, and the merge gave up some of it.
     Rebased(MergeReport),
 }
@@ -136,7 +249,8 @@ impl Notice {
             | Self::OwnTailLost { .. }
             | Self::NotAMember { .. }
             | Self::Malformed { .. }
-            | Self::UnknownRules { .. } => true,
+            | Self::UnknownRules { .. }
+            | Self::SpacesExhausted => true,
             Self::ClockAhead { .. }
             | Self::Merged(_)
             | Self::Removed

@@ -106,6 +106,8 @@ pub(super) mod wire {
         pub settled: bool,
         #[prost(bool, tag = "13")]
         pub left_out: bool,
+        #[prost(uint64, optional, tag = "14")]
+        pub until: Option<u64>,
     }
 }
 
@@ -235,6 +237,7 @@ impl Record {
             resulting: head.and_then(|head| head.resulting).map(chain),
             settled: self.settled,
             left_out: self.left_out,
+            until: self.until,
         };
         seal(&wire)
     }
@@ -269,6 +272,7 @@ impl Record {
             trimmed: wire.trimmed,
             settled: wire.settled,
             left_out: wire.left_out,
+            until: wire.until,
         })
     }
 }

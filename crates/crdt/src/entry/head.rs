@@ -73,8 +73,12 @@ pub struct Head {
     pub acks: Vec<(Origin, VersionVector)>,
     /// Where the log begins, origin by origin, in order.
     pub origins: Vec<OriginHead>,
-    /// Up to which of its own entries peers may have been sent any.
-    pub offered: u64,
+    /// How often the marks have changed.
+    pub marks: u64,
+    /// How far entries may have been sent to members that are not named below.
+    pub sent_to_others: VersionVector,
+    /// The same for members; `None` where any may have been sent.
+    pub sent: Vec<(ReplicaId, Option<VersionVector>)>,
     /// Keys that were last written before this revision show it as create and mod revision.
     pub restamped: Option<Revision>,
     /// Whether peers may know more of this replica than it does.
@@ -142,11 +146,23 @@ struct StoredHead {
     #[prost(message, repeated, tag = "18")]
     origins: Vec<StoredOrigin>,
     #[prost(uint64, tag = "19")]
-    offered: u64,
+    marks: u64,
     #[prost(int64, optional, tag = "20")]
     restamped: Option<i64>,
     #[prost(uint32, tag = "21")]
     past: u32,
+    #[prost(bytes = "bytes", tag = "22")]
+    sent_to_others: Bytes,
+    #[prost(message, repeated, tag = "23")]
+    sent: Vec<StoredMark>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StoredMark {
+    #[prost(fixed64, tag = "1")]
+    member: u64,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    upto: Option<Bytes>,
 }
 
 /// A vector that lies below another one, as the differences to it: one varint each, most of them a byte.
@@ -185,6 +201,10 @@ impl Head {
             vector: below(&self.vector, ack),
             birth: origin.birth.get(),
         });
+        let sent = self.sent.iter().map(|(member, upto)| StoredMark {
+            member: member.get(),
+            upto: upto.as_ref().map(|upto| below(&self.vector, upto)),
+        });
         codec::seal(&StoredHead {
             format: FORMAT,
             cluster: self.identity.cluster.get(),
@@ -203,7 +223,9 @@ impl Head {
             floor: below(&self.vector, &self.floor),
             acks: acks.collect(),
             origins: origins.collect(),
-            offered: self.offered,
+            marks: self.marks,
+            sent_to_others: below(&self.vector, &self.sent_to_others),
+            sent: sent.collect(),
             restamped: self.restamped.map(Revision::get),
             past: self.past as u32,
         })
@@ -233,6 +255,10 @@ impl Head {
             let origin = Origin { replica: ReplicaId::new(ack.member), birth: Birth::new(ack.birth) };
             Ok((origin, from_below(&vector, &ack.vector)?))
         };
+        let sent = |mark: StoredMark| {
+            let upto = mark.upto.map(|upto| from_below(&vector, &upto)).transpose()?;
+            Ok((ReplicaId::new(mark.member), upto))
+        };
         Ok(Self {
             identity: Identity {
                 cluster: ClusterId::new(wire.cluster),
@@ -251,7 +277,9 @@ impl Head {
             floor: from_below(&vector, &wire.floor)?,
             acks: wire.acks.into_iter().map(ack).collect::<Result<_, CodecError>>()?,
             origins: wire.origins.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
-            offered: wire.offered,
+            marks: wire.marks,
+            sent_to_others: from_below(&vector, &wire.sent_to_others)?,
+            sent: wire.sent.into_iter().map(sent).collect::<Result<_, CodecError>>()?,
             restamped: wire.restamped.map(Revision::new),
             past: match wire.past {
                 0 => Past::Known,

@@ -56,7 +56,7 @@ pub struct Record {
     /// This replica's own number of it.
     pub number: u64,
     /// The revision it took here, if it touched client keys. If some of its changes or outcomes are applied
-    /// [later](Applied::later), it took the next one too.
+    /// [later](Applied::later), it took the next one too. Records of one step share their revisions.
     pub revision: Option<Revision>,
     /// The entry's name and place. `None` where the record holds no entry: all its changes stay on this replica, or it
     /// came with a snapshot.
@@ -71,6 +71,9 @@ pub struct Record {
     pub settled: bool,
     /// Whether it was left out of the log: a later entry stands for it. Clients can still read it as history.
     pub left_out: bool,
+    /// Of an entry that was applied together with others, as one step, the number of the last one's record. What a key
+    /// became stands in the record of the last change of it. `None` where the entry was a step of its own.
+    pub until: Option<u64>,
 }
 
 impl Record {

@@ -43,6 +43,7 @@ fn record() -> Record {
         trimmed: false,
         settled: true,
         left_out: false,
+        until: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! The [`Window`] of a key holds its unsettled versions; its [`MergeOutcome`] says what the key is. This module is public so
 //! that tests and benches can drive it without a replica.
 
+pub(crate) mod declared;
 pub(crate) mod graph;
 pub(crate) mod object;
 pub(crate) mod outcome;
@@ -12,6 +13,7 @@ pub(crate) mod version;
 pub(crate) mod window;
 pub(crate) mod windows;
 
+pub use declared::{BadDeclaration, counters, prefix};
 pub use object::json::Json;
 pub use object::leaves::{assemble, flatten};
 pub use object::path::Path;

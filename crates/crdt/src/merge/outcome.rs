@@ -8,11 +8,11 @@
 //! 3. one head left is the outcome; Kubernetes objects are merged field by field; else the last writer wins.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::command::notice::{GivenUp, Rule};
+use crate::command::notice::{GivenUp, Part, Rule, Said, Stands};
 use crate::entry::ChangeKind;
 use crate::merge::graph::Graph;
 use crate::merge::object::{self, Object, replay};
@@ -45,14 +45,24 @@ impl MergeOutcome {
     }
 }
 
-/// All of a version is given up.
-fn whole(version: &Version) -> GivenUp {
-    let what = match version.kind {
-        ChangeKind::Put { .. } => "its whole value",
-        ChangeKind::Delete => "its delete",
-        ChangeKind::Expire => "its expiry",
+/// All of a version is given up. Values are not repeated: who knows what is in them.
+pub(crate) fn whole(version: &Version, stands: Option<&Version>) -> GivenUp {
+    let said = |version: &Version| match version.kind {
+        ChangeKind::Put { .. } => Said::Untold,
+        ChangeKind::Delete | ChangeKind::Expire => Said::Nothing,
     };
-    GivenUp { dot: version.dot, what: what.to_owned() }
+    let part = match version.kind {
+        ChangeKind::Put { .. } => Part::Value,
+        ChangeKind::Delete => Part::Delete,
+        ChangeKind::Expire => Part::Expiry,
+    };
+    let stands = stands.map(|stands| Stands { dot: stands.dot, stamp: stands.stamp, said: said(stands) });
+    GivenUp { dot: version.dot, part, stamp: version.stamp, said: said(version), stands }
+}
+
+/// The last written of these.
+fn last_of<'a>(versions: impl IntoIterator<Item = &'a Version>) -> Option<&'a Version> {
+    versions.into_iter().max_by_key(|version| version.order())
 }
 
 /// Whether a replica that showed `before` must show `after` as a delete and then a create. It must when the key has
@@ -99,9 +109,9 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
     let mut killed = false;
     for &head in &heads {
         match head.kind {
-            ChangeKind::Put { .. } if dead.contains(&head.incarnation) => {
+            ChangeKind::Put { .. } if dead.contains_key(&head.incarnation) => {
                 killed = true;
-                given_up.push(whole(head));
+                given_up.push(whole(head, dead.get(&head.incarnation).copied()));
             }
             ChangeKind::Put { .. } => live.push(head),
             ChangeKind::Delete | ChangeKind::Expire => {}
@@ -111,7 +121,8 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
         return MergeOutcome { live: None, rule: Some(Rule::DeletedIncarnation), given_up, replaced: false };
     }
     // An expiry that a put revived was given up; a delete did what it was to do.
-    given_up.extend(heads.iter().filter(|head| head.kind == ChangeKind::Expire).map(|head| whole(head)));
+    let revived = heads.iter().filter(|head| head.kind == ChangeKind::Expire);
+    given_up.extend(revived.map(|head| whole(head, last_of(live.iter().copied()))));
     let rule = if killed { Rule::DeletedIncarnation } else { Rule::OutlivedDelete };
     if keyspace == Keyspace::System {
         return system_outcome(key, &live, rule, given_up);
@@ -126,13 +137,8 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
         _ if kubernetes => (first, Rule::CreatedFirst),
         _ => (last, Rule::CreatedLast),
     };
-    live.retain(|head| {
-        let stays = head.incarnation == stays;
-        if !stays {
-            given_up.push(whole(head));
-        }
-        stays
-    });
+    let (live, gone): (Vec<&Version>, Vec<&Version>) = live.into_iter().partition(|head| head.incarnation == stays);
+    given_up.extend(gone.into_iter().map(|head| whole(head, last_of(live.iter().copied()))));
     if let [head] = live[..] {
         return MergeOutcome { live: head.live(), rule: Some(rule), given_up, replaced: false };
     }
@@ -179,9 +185,9 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
     replay::merge(base.as_ref(), &replayed, rules).ok().flatten()
 }
 
-/// The incarnations that a delete among these versions saw.
-fn dead(base: Option<&Live>, versions: &[Version]) -> BTreeSet<Incarnation> {
-    let mut dead = BTreeSet::new();
+/// The incarnations that a delete among these versions saw, each with the last such delete.
+fn dead<'a>(base: Option<&Live>, versions: &'a [Version]) -> BTreeMap<Incarnation, &'a Version> {
+    let mut dead: BTreeMap<Incarnation, &Version> = BTreeMap::new();
     // A delete saw all that the deletes below it saw: the topmost are enough.
     let mut topmost: Vec<&Version> = vec![];
     for delete in versions.iter().rev().filter(|v| v.kind == ChangeKind::Delete) {
@@ -189,9 +195,11 @@ fn dead(base: Option<&Live>, versions: &[Version]) -> BTreeSet<Incarnation> {
             continue;
         }
         topmost.push(delete);
-        dead.insert(delete.incarnation);
-        dead.extend(base.map(|base| base.incarnation));
-        dead.extend(versions.iter().filter(|v| delete.descends_from(v.dot)).map(|v| v.incarnation));
+        let seen = versions.iter().filter(|v| delete.descends_from(v.dot)).map(|v| v.incarnation);
+        for incarnation in seen.chain([delete.incarnation]).chain(base.map(|base| base.incarnation)) {
+            let last = dead.entry(incarnation).or_insert(delete);
+            *last = [*last, delete].into_iter().max_by_key(|delete| delete.order()).unwrap_or(delete);
+        }
     }
     dead
 }
@@ -232,7 +240,7 @@ fn last_writer(
     let Some(winner) = live.iter().max_by_key(|head| weigh(head)) else {
         return MergeOutcome { live: None, rule: Some(rule), given_up, replaced: false };
     };
-    given_up.extend(live.iter().filter(|head| head.dot != winner.dot).map(|head| whole(head)));
+    given_up.extend(live.iter().filter(|head| head.dot != winner.dot).map(|head| whole(head, Some(winner))));
     let value = winner.live().map(|won| joined(live, won.value, won.incarnation));
     MergeOutcome { live: value, rule: Some(rule), given_up, replaced: false }
 }

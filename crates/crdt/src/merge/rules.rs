@@ -1,9 +1,11 @@
 //! What a merge consults beside the versions: the same on all members, kept in the system keyspace.
 
+use std::fmt;
+
 use bytes::Bytes;
 use prost::Message;
 
-use crate::words::key::Keyspace;
+use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
 /// The rules that this build knows. Number 1 gave a run of versions the stamp of its last one; nothing was released with it.
 pub const NUMBER: u32 = 2;
@@ -20,7 +22,7 @@ pub struct Rules {
 }
 
 /// An integer field of a Kubernetes kind that is a counter: concurrent changes of it add up.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CounterRule {
     /// The object's `apiVersion`.
     pub api_version: String,
@@ -55,11 +57,38 @@ impl UnknownRules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { number: NUMBER, prefix: Bytes::from_static(b"/registry/"), counters: vec![] }
+        Self { number: NUMBER, prefix: Bytes::from_static(KUBERNETES_PREFIX), counters: vec![] }
+    }
+}
+
+/// As it is declared: `apps/v1/Deployment:.spec.replicas:min=0`.
+impl fmt::Display for CounterRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:{}", self.api_version, self.kind, self.path)?;
+        self.minimum.map_or(Ok(()), |minimum| write!(f, ":min={minimum}"))
+    }
+}
+
+/// What the founders chose of them.
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counters: Vec<String> = self.counters.iter().map(CounterRule::to_string).collect();
+        let counters = if counters.is_empty() { "none".to_owned() } else { counters.join(",") };
+        write!(f, "prefix {}, counters {counters}", String::from_utf8_lossy(&self.prefix))
     }
 }
 
 impl Rules {
+    /// Whether both are of one founding: what the founders chose never changes.
+    pub fn is_founded_like(&self, other: &Self) -> bool {
+        self.prefix == other.prefix && self.counters == other.counters
+    }
+
+    /// The client keys that each replica keeps for itself.
+    pub fn local_keys(&self) -> LocalKeys {
+        LocalKeys::under(self.prefix.clone())
+    }
+
     /// Whether Kubernetes objects may lie at that key.
     pub fn is_kubernetes(&self, keyspace: Keyspace, key: &[u8]) -> bool {
         keyspace == Keyspace::Client && key.starts_with(&self.prefix)
@@ -90,15 +119,21 @@ impl Rules {
     /// # Errors
     /// When they are none, or of a number that this build does not know.
     pub fn decode(value: &[u8]) -> Result<Self, UnknownRules> {
-        let rules = wire::Rules::decode(value).map_err(|_| UnknownRules::Unreadable)?;
+        let rules = Self::read(value).ok_or(UnknownRules::Unreadable)?;
         Self::check(rules.number)?;
+        Ok(rules)
+    }
+
+    /// Reads rules of any number; `None` when they are none.
+    pub fn read(value: &[u8]) -> Option<Self> {
+        let rules = wire::Rules::decode(value).ok()?;
         let counters = rules.counters.into_iter().map(|counter| CounterRule {
             api_version: counter.api_version,
             kind: counter.kind,
             path: counter.path,
             minimum: counter.minimum,
         });
-        Ok(Self { number: rules.number, prefix: rules.prefix, counters: counters.collect() })
+        Some(Self { number: rules.number, prefix: rules.prefix, counters: counters.collect() })
     }
 }
 

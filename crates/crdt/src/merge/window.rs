@@ -79,10 +79,17 @@ impl Window {
         self.outcome_of(self.segments.len(), rules, keyspace, key)
     }
 
-    /// Folds a causal prefix into the base: the largest one that lies under the floor and that all other versions
-    /// descend from. Changes no outcome.
-    pub fn settle(&mut self, floor: &VersionVector, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> Settled {
-        let count = self.settled_segments(floor);
+    /// Folds a causal prefix into the base: the largest one that lies under the floor, that all other versions descend
+    /// from, and that ends at a version that `may_end` it. Changes no outcome.
+    pub fn settle(
+        &mut self,
+        floor: &VersionVector,
+        rules: &Rules,
+        keyspace: Keyspace,
+        key: &[u8],
+        may_end: impl Fn(Dot) -> bool,
+    ) -> Settled {
+        let count = self.settled_segments(floor, may_end);
         if count == 0 {
             return Settled::default();
         }
@@ -91,8 +98,13 @@ impl Window {
     }
 
     /// The same without a merge: `base` tells what the key was after that number of versions.
-    pub fn settle_known(&mut self, floor: &VersionVector, base: impl FnOnce(usize) -> Option<Live>) -> Settled {
-        let count = self.settled_segments(floor);
+    pub fn settle_known(
+        &mut self,
+        floor: &VersionVector,
+        base: impl FnOnce(usize) -> Option<Live>,
+        may_end: impl Fn(Dot) -> bool,
+    ) -> Settled {
+        let count = self.settled_segments(floor, may_end);
         if count == 0 {
             return Settled::default();
         }
@@ -100,10 +112,13 @@ impl Window {
         self.fold(count, base)
     }
 
-    /// How many segments end at or before the first version above the floor.
-    fn settled_segments(&self, floor: &VersionVector) -> usize {
+    /// How many segments end at or before the first version above the floor, the last of them with a version that
+    /// `may_end` what settles.
+    fn settled_segments(&self, floor: &VersionVector, may_end: impl Fn(Dot) -> bool) -> usize {
         let unsettled = self.versions.iter().position(|v| !floor.contains(v.dot)).unwrap_or(self.versions.len());
-        (0..self.segments.len()).take_while(|&i| self.segment(i).end <= unsettled).count()
+        let settled = (0..self.segments.len()).take_while(|&i| self.segment(i).end <= unsettled);
+        let ends = settled.filter(|&i| may_end(self.versions[self.segment(i).end - 1].dot));
+        ends.last().map_or(0, |last| last + 1)
     }
 
     fn fold(&mut self, count: usize, base: Option<Live>) -> Settled {
@@ -114,8 +129,9 @@ impl Window {
         Settled { dots: self.versions.drain(..end).map(|v| v.dot).collect() }
     }
 
-    /// Takes out the middles of runs that are `droppable`: versions that were never offered to anybody, so that no
-    /// version elsewhere can stand on them. A run keeps its last version, its last delete, and the versions that hold
+    /// Takes out the middles of runs that are `droppable`: no version anywhere can stand on such a version and not on the
+    /// one behind it, which `droppable` is told, too. Of opaque values it takes out all that were overwritten, also where
+    /// several wrote at the same time. A run keeps its last version, its last delete, and the versions that hold
     /// the last edit of a leaf. The delete tells what it killed. No outcome changes. Returns what was taken out, in
     /// order.
     pub fn drop_middles(
@@ -123,19 +139,23 @@ impl Window {
         rules: &Rules,
         keyspace: Keyspace,
         key: &[u8],
-        droppable: impl Fn(Dot) -> bool,
+        droppable: impl Fn(&Version, &Version) -> bool,
     ) -> Vec<Dot> {
         let all: Vec<&Version> = self.versions.iter().collect();
         let graph = Graph::of(&all);
         let repeated = graph::repeated_deletes(&graph, &all);
         let goes = |at: usize| {
-            graph.continuation(at).is_some()
-                && (repeated[at] || all[at].kind != ChangeKind::Delete)
-                && droppable(all[at].dot)
+            graph.continuation(at).is_some_and(|next| {
+                (repeated[at] || all[at].kind != ChangeKind::Delete) && droppable(all[at], all[next])
+            })
         };
         let gone: Vec<bool> = match rules.is_kubernetes(keyspace, key) {
             true => runs::silent_of_key(&graph, &all, self.base.as_ref(), rules, goes),
-            false => (0..all.len()).map(goes).collect(),
+            false => {
+                let middles: Vec<bool> = (0..all.len()).map(goes).collect();
+                let stands_for = |version: &Version, at: usize| !middles[at] && droppable(version, all[at]);
+                (0..all.len()).map(|at| middles[at] || is_overwritten(&all, at, stands_for)).collect()
+            }
         };
         let mut dropped = vec![];
         let versions = std::mem::take(&mut self.versions);
@@ -172,6 +192,23 @@ impl Window {
         }
         outcome
     }
+}
+
+/// Whether an opaque put may go because another one of its incarnation descends from it that `stands_for` it, by its
+/// place. Of opaque values only the heads count, and which incarnations a delete saw.
+fn is_overwritten(versions: &[&Version], at: usize, stands_for: impl Fn(&Version, usize) -> bool) -> bool {
+    let version = versions[at];
+    let is_put = |version: &Version| matches!(version.kind, ChangeKind::Put { .. });
+    is_put(version)
+        && (at + 1..versions.len()).any(|place| {
+            let later = versions[place];
+            let seen = |other: &&&Version| !is_put(other) && other.descends_from(version.dot);
+            is_put(later)
+                && later.incarnation == version.incarnation
+                && later.descends_from(version.dot)
+                && versions.iter().filter(seen).all(|delete| delete.descends_from(later.dot))
+                && stands_for(version, place)
+        })
 }
 
 /// What a settling took out of a window.

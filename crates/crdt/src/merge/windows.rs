@@ -2,7 +2,8 @@
 //!
 //! The versions of a window stand in the order in which they were applied here. What settles is always a leading part
 //! of that order: whatever came later descends from it. So the base of a window is what the key was here just after the
-//! last settled version. A restart finds it in the journal and merges nothing.
+//! last settled version. A restart finds it in the journal and merges nothing. Of versions that came together, as one
+//! step, only the last says what the key was after it; so they settle together.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,8 +23,25 @@ pub struct KeyWindow {
     pub window: Window,
     /// Journal number of the record that holds the base; `None` when the key is not there in the base.
     pub base_number: Option<u64>,
-    /// The same for what the key was after each of the versions.
+    /// From how many versions on it is looked for those that may leave.
+    pub look_from: usize,
+    /// The same for what the key was after each of the versions at which a step ended, in their order.
     numbers: Vec<(Dot, Option<u64>)>,
+}
+
+impl KeyWindow {
+    /// Settles what can be settled by `settle`, which is given what may end it. Tells how much that was, and the record
+    /// that holds the base then.
+    fn settle_to(
+        &mut self,
+        settle: impl FnOnce(&mut Window, &dyn Fn(Dot) -> bool) -> Settled,
+    ) -> (Option<u64>, Settled) {
+        let Self { window, numbers, .. } = self;
+        let settled = settle(window, &|dot| numbers.iter().any(|(noted, _)| *noted == dot));
+        let last = settled.dots.last().and_then(|last| numbers.iter().position(|(noted, _)| noted == last));
+        let number = last.and_then(|last| numbers.drain(..=last).next_back()).and_then(|(_, number)| number);
+        (number, settled)
+    }
 }
 
 /// All windows.
@@ -89,7 +107,7 @@ impl Windows {
         let base_number = base.map(|base| base.number);
         self.rest_on(base_number);
         let window = Window::new(base.map(|base| base.live.clone()));
-        self.of_mut(keyspace).insert(key.clone(), KeyWindow { window, base_number, numbers: vec![] });
+        self.of_mut(keyspace).insert(key.clone(), KeyWindow { window, base_number, look_from: 0, numbers: vec![] });
     }
 
     /// Adds a version to an open window.
@@ -117,9 +135,7 @@ impl Windows {
         rules: &Rules,
     ) -> (Option<u64>, bool) {
         self.settle_by(keyspace, key, floor, |open| {
-            let settled = open.window.settle(floor, rules, keyspace, key);
-            let last = settled.dots.len().checked_sub(1).and_then(|last| open.numbers.get(last));
-            (last.and_then(|(_, number)| *number), settled)
+            open.settle_to(|window, may_end| window.settle(floor, rules, keyspace, key, may_end))
         })
     }
 
@@ -133,10 +149,13 @@ impl Windows {
     ) -> bool {
         let (_, lingers) = self.settle_by(keyspace, key, floor, |open| {
             let mut base_number = None;
-            let settled = open.window.settle_known(floor, |count| {
-                let base = base(count)?;
-                base_number = Some(base.number);
-                Some(base.live)
+            let (_, settled) = open.settle_to(|window, may_end| {
+                let base = |count| {
+                    let base = base(count)?;
+                    base_number = Some(base.number);
+                    Some(base.live)
+                };
+                window.settle_known(floor, base, may_end)
             });
             (base_number, settled)
         });
@@ -160,12 +179,10 @@ impl Windows {
         }
         let (new, settled) = settle(open);
         let lingers = open.window.versions().iter().any(|version| floor.contains(version.dot));
-        let count = settled.dots.len();
-        if count == 0 {
+        if settled.dots.is_empty() {
             return (None, lingers);
         }
         open.base_number = new;
-        open.numbers.drain(..count.min(open.numbers.len()));
         self.rest_on(new);
         (self.release(old), lingers)
     }
@@ -193,12 +210,24 @@ impl Windows {
         keyspace: Keyspace,
         key: &[u8],
         rules: &Rules,
-        droppable: impl Fn(Dot) -> bool,
+        droppable: impl Fn(&Version, &Version) -> bool,
     ) -> Vec<Dot> {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return vec![] };
         let dropped = open.window.drop_middles(rules, keyspace, key, droppable);
         open.numbers.retain(|(dot, _)| !dropped.contains(dot));
         dropped
+    }
+
+    /// Notes from how many versions on a key is looked at again for what may leave.
+    pub fn look_again_at(&mut self, keyspace: Keyspace, key: &[u8], versions: usize) {
+        if let Some(open) = self.of_mut(keyspace).get_mut(key) {
+            open.look_from = versions;
+        }
+    }
+
+    /// The windows of system keys.
+    pub fn system(&self) -> impl Iterator<Item = (&Key, &KeyWindow)> {
+        self.system.iter()
     }
 
     /// Whether a window has its base in that record.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::replica::marks::Statement;
 use crate::store::system::AnnouncedBirth;
 use crate::words::id::{Birth, Origin, ReplicaId};
 use crate::words::vector::VersionVector;
@@ -14,7 +15,9 @@ use crate::words::vector::VersionVector;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Acks {
     counted: BTreeMap<Origin, VersionVector>,
-    pending: BTreeMap<Origin, Vec<VersionVector>>,
+    /// What those said of their marks that counted, with it or later.
+    said: BTreeMap<Origin, Statement>,
+    pending: BTreeMap<Origin, Vec<(VersionVector, Statement)>>,
 }
 
 /// Most members whose acknowledgements wait: as many as there can be members.
@@ -23,40 +26,48 @@ const PENDING_MAX: usize = 4096;
 impl Acks {
     /// Those that were counted before.
     pub fn restored(counted: impl IntoIterator<Item = (Origin, VersionVector)>) -> Self {
-        Self { counted: counted.into_iter().collect(), pending: BTreeMap::new() }
+        Self { counted: counted.into_iter().collect(), ..Self::default() }
     }
 
     /// Takes note of what a member has on disk. Tells whether that counts at once and is news.
-    pub fn note(&mut self, member: Origin, vector: VersionVector, own: &VersionVector) -> bool {
+    pub fn note(&mut self, member: Origin, vector: VersionVector, said: &Statement, own: &VersionVector) -> bool {
         if vector.is_empty() {
             return false;
         }
         if own.covers(&vector) {
-            return self.count(member, &vector);
+            return self.count(member, &vector, said);
         }
         if self.pending.len() >= PENDING_MAX && !self.pending.contains_key(&member) {
             return false;
         }
         let pending = self.pending.entry(member).or_default();
         match pending.as_mut_slice() {
-            [] => pending.push(vector),
+            [] => pending.push((vector, said.clone())),
             // What it said before stands: its words come by several ways, and an older one can come later.
-            [oldest] if oldest.covers(&vector) => {}
-            [oldest] => {
-                let mut newest = oldest.clone();
-                newest.merge(&vector);
-                pending.push(newest);
+            [(oldest, of_oldest)] if oldest.covers(&vector) => {
+                of_oldest.follow(said);
             }
-            [_, newest, ..] => newest.merge(&vector),
+            [oldest] => {
+                let (mut newest, mut of_newest) = oldest.clone();
+                newest.merge(&vector);
+                of_newest.follow(said);
+                pending.push((newest, of_newest));
+            }
+            [_, (newest, of_newest), ..] => {
+                newest.merge(&vector);
+                of_newest.follow(said);
+            }
         }
         false
     }
 
-    fn count(&mut self, member: Origin, vector: &VersionVector) -> bool {
+    /// What a member said of its marks holds for what it had before, too: a mark that was made later says no less.
+    fn count(&mut self, member: Origin, vector: &VersionVector, said: &Statement) -> bool {
+        let says_more = self.said.entry(member).or_default().follow(said);
         let counted = self.counted.entry(member).or_default();
         let news = !counted.covers(vector);
         counted.merge(vector);
-        news
+        news || says_more
     }
 
     /// Counts what waited and is covered by now. Tells whether anything was news.
@@ -64,9 +75,9 @@ impl Acks {
         let mut news = false;
         let pending = std::mem::take(&mut self.pending);
         for (member, vectors) in pending {
-            let (ripe, unripe): (Vec<_>, Vec<_>) = vectors.into_iter().partition(|vector| own.covers(vector));
-            for vector in ripe {
-                news |= self.count(member, &vector);
+            let (ripe, unripe): (Vec<_>, Vec<_>) = vectors.into_iter().partition(|(vector, _)| own.covers(vector));
+            for (vector, said) in ripe {
+                news |= self.count(member, &vector, &said);
             }
             if !unripe.is_empty() {
                 self.pending.insert(member, unripe);
@@ -80,15 +91,25 @@ impl Acks {
         &self.counted
     }
 
+    /// What one said of its marks.
+    pub fn said(&self, member: Origin) -> Option<&Statement> {
+        self.said.get(&member)
+    }
+
     /// What counts of a member. Where its birth was not announced, nothing does if it has told under several.
     pub fn of(&self, member: ReplicaId, birth: Option<AnnouncedBirth>) -> Option<&VersionVector> {
+        self.counted.get(&self.origin_of(member, birth)?)
+    }
+
+    /// Under which birth a member's acknowledgements count.
+    pub fn origin_of(&self, member: ReplicaId, birth: Option<AnnouncedBirth>) -> Option<Origin> {
         match birth {
-            Some(AnnouncedBirth::One(birth)) => self.counted.get(&Origin { replica: member, birth }),
+            Some(AnnouncedBirth::One(birth)) => Some(Origin { replica: member, birth }),
             Some(AnnouncedBirth::Contested) => None,
             None => {
                 let first = Origin { replica: member, birth: Birth::new(u64::MIN) };
                 let mut births = self.counted.range(first..).take_while(|(origin, _)| origin.replica == member);
-                let only = births.next().map(|(_, vector)| vector);
+                let only = births.next().map(|(origin, _)| *origin);
                 only.filter(|_| births.next().is_none())
             }
         }
@@ -123,7 +144,7 @@ mod tests {
         let mut acks = Acks::default();
         let own = vector(&[(1, 1)]);
         for ack in [&[(1, 2), (2, 1)][..], &[(1, 2)], &[(1, 2), (3, 1)], &[(2, 1)], &[(1, 3)]] {
-            assert!(!acks.note(member, vector(ack), &own), "{ack:?} waits");
+            assert!(!acks.note(member, vector(ack), &Statement::default(), &own), "{ack:?} waits");
         }
         assert!(acks.ripen(&vector(&[(1, 2), (2, 1)])), "the first is covered");
         assert_eq!(acks.counted()[&member], vector(&[(1, 2), (2, 1)]));

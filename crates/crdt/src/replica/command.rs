@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::command::op::{Command, Refusal, Reply};
 use crate::entry::ChangeKind;
 use crate::replica::Replica;
+use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
 use crate::store::lease;
 use crate::store::system::{self, SystemKey};
@@ -13,6 +14,9 @@ use crate::words::revision::Revision;
 
 impl Replica {
     pub(crate) fn command(&mut self, turn: &mut Turn, command: Command) -> Result<Reply, Refusal> {
+        if let Command::Put(_) | Command::Delete(_) | Command::Txn(_) | Command::LeaseRevoke(_) = &command {
+            self.leave_full_space(turn)?;
+        }
         match command {
             Command::Put(op) => self.transact(turn, |transaction| transaction.put(&op)).map(Reply::Put),
             Command::Delete(op) => Ok(Reply::Delete(self.transact(turn, |transaction| transaction.delete(&op)))),
@@ -53,7 +57,7 @@ impl Replica {
             Command::MemberUpdate { id, peer_urls } => self.member_update(turn, id, peer_urls),
             Command::MemberPromote(id) => self.member_promote(turn, id),
             Command::MemberPublish { name, client_urls } => self.member_publish(turn, name, client_urls),
-            Command::Leap => self.leap(turn),
+            Command::Leap => self.leap(turn, Stride::Next),
         }
     }
 

@@ -22,7 +22,7 @@ impl Replica {
     pub(crate) fn expire_leases(&mut self, turn: &mut Turn, limit: usize) {
         for _ in 0..limit {
             let Some(id) = self.state.leases.first_expired(turn.now) else { break };
-            if self.may_be_renewed(turn.now, id) {
+            if self.may_be_renewed(turn.now, id) || self.leave_full_space(turn).is_err() {
                 self.state.leases.look_again(turn.now, id, LOOK_AGAIN_MS);
             } else {
                 self.transact(turn, |transaction| transaction.end_lease(id, ChangeKind::Expire));

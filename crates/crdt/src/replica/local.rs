@@ -7,27 +7,35 @@ use smallvec::SmallVec;
 use crate::command::event::Commit;
 use crate::entry::{self, Change, ChangeKind, EntryHead, Record};
 use crate::merge::outcome;
-use crate::merge::rules::Rules;
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::log::Logged;
-use crate::replica::replication::Replication;
+use crate::replica::members::Members;
 use crate::replica::turn::Turn;
+use crate::store::system::{self, SystemKey};
 use crate::store::txn::{BeginsAnew, Touched, Transaction, TxnSlot};
 use crate::words::clock::Stamp;
-use crate::words::id::{Dot, Origin};
+use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::value::Incarnation;
 
-/// From this many unsettled versions of a key on, the replica looks for versions that nobody needs.
-const THIN_OUT_FROM: usize = 16;
-
 impl Replica {
-    /// Runs one transaction and, if it changed anything, commits it as one entry and one record.
+    /// Runs one transaction and, if it changed anything, commits it as one entry and one record. Where it may write a
+    /// client's key, there must be room for another revision ([`Self::leave_full_space`]).
     pub(crate) fn transact<T>(&mut self, turn: &mut Turn, run: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
-        self.leave_full_space(turn);
         let stamp = self.clock.tick(turn.now);
-        self.transact_at(turn, stamp, run)
+        let Some(space) = self.unannounced_space() else { return self.transact_at(turn, stamp, run) };
+        // A founder tells with its first entry in which space it counts.
+        let id = self.identity.replica;
+        let outcome = self.transact_at(turn, stamp, |transaction| {
+            let outcome = run(transaction);
+            if transaction.changes.iter().any(|change| !change.local) {
+                transaction.write_system(SystemKey::Space(id), system::space_value(space));
+            }
+            outcome
+        });
+        self.set_members(Members::read(&self.state.system));
+        outcome
     }
 
     /// The same with a given stamp.
@@ -67,6 +75,7 @@ impl Replica {
             trimmed: false,
             settled: self.replication.is_none(),
             left_out: false,
+            until: None,
         };
         turn.effects.records.push(record.encode());
         if touches_clients {
@@ -109,36 +118,17 @@ impl Replica {
             let number = matches!(change.kind, ChangeKind::Put { .. }).then_some(record.number);
             replication.windows.note(change.keyspace, &change.key, number);
         }
-        let logged = Logged { number: record.number, entry: Arc::clone(&entry), deps, chain: self.origins.own.chain };
-        replication.log.push(logged);
-        for change in net {
-            for number in replication.thin_out(self.identity.origin(), &self.rules, change.keyspace, &change.key) {
-                self.journal.held.remove(&number);
-                self.state.dead.change(number);
-            }
-        }
-    }
-}
-
-impl Replication {
-    /// Leaves out what this replica alone wrote over before any peer was offered it. So a long time alone costs neither
-    /// memory nor traffic, however often a key is written. Tells the records of the entries that were left out.
-    fn thin_out(&mut self, own: Origin, rules: &Rules, keyspace: Keyspace, key: &Key) -> Vec<u64> {
-        let len = self.windows.get(keyspace, key).map_or(0, |open| open.window.versions().len());
-        // Looking at all versions at every write would cost more than it saves.
-        if len < THIN_OUT_FROM || !len.is_power_of_two() {
-            return vec![];
-        }
-        let Self { log, windows, offered, .. } = self;
-        let droppable = |dot: Dot| {
-            dot.origin == own
-                && dot.seq > *offered
-                && log.get(dot).is_some_and(|logged| {
-                    let entry = &logged.entry;
-                    entry.head.dot == dot && entry.changes.len() == 1 && entry.head.depends.is_empty()
-                })
+        let logged = Logged {
+            number: record.number,
+            entry: Arc::clone(&entry),
+            deps,
+            chain: self.origins.own.chain,
+            together: false,
         };
-        let dropped = windows.drop_middles(keyspace, key, rules, droppable);
-        dropped.into_iter().filter_map(|dot| log.leave_out(dot)).map(|gone| gone.number).collect()
+        replication.log.push(logged);
+        let touched: Vec<(Keyspace, Key)> = net.iter().map(|change| (change.keyspace, change.key.clone())).collect();
+        for (keyspace, key) in touched {
+            self.leave(keyspace, &key);
+        }
     }
 }

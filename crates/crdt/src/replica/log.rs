@@ -19,6 +19,8 @@ pub struct Logged {
     pub deps: Arc<VersionVector>,
     /// Its origin's chain hash up to it.
     pub chain: Chain,
+    /// Whether it was applied together with others, as one step. It is passed on together with them, too.
+    pub together: bool,
 }
 
 /// The place of an entry among its origin's.
@@ -125,20 +127,31 @@ impl Log {
         self.entries.remove(&place.number)
     }
 
-    /// Leaves an entry out that its origin never offered to anyone: the one after it stands for both.
+    /// Whether an entry may be left out, as far as the log goes: it did one thing, and one of its origin follows.
+    pub fn may_leave_out(&self, dot: Dot) -> bool {
+        let follows =
+            || self.origins.get(&dot.origin).is_some_and(|places| places.back().is_some_and(|p| p.last_seq > dot.seq));
+        self.get(dot).is_some_and(|logged| {
+            let entry = &logged.entry;
+            entry.head.dot == dot && entry.changes.len() == 1
+        }) && follows()
+    }
+
+    /// Leaves an entry out of which nothing stands any more: the one after it stands for both.
     pub fn leave_out(&mut self, dot: Dot) -> Option<Logged> {
         let places = self.origins.get_mut(&dot.origin)?;
         let at = places.binary_search_by_key(&dot.seq, |place| place.last_seq).ok()?;
-        let next = places.get(at + 1)?.number;
+        let stands = places.get(at + 1)?.number;
         let place = places.remove(at)?;
         let gone = self.entries.remove(&place.number)?;
-        let next = self.entries.get_mut(&next)?;
+        let next = self.entries.get_mut(&stands)?;
         let mut head = next.entry.head.clone();
         head.first_seq = gone.entry.head.first_seq;
         head.previous = gone.entry.head.previous;
         head.depends.merge(&gone.entry.head.depends);
         head.resulting = Some(next.chain);
         next.entry = Arc::new(Entry { head, changes: next.entry.changes.clone() });
+        next.together |= gone.together;
         Some(gone)
     }
 }

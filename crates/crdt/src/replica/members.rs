@@ -57,6 +57,8 @@ pub struct Members {
     ordinals: BTreeSet<(u16, ReplicaId)>,
     /// Births that were announced.
     births: BTreeMap<ReplicaId, AnnouncedBirth>,
+    /// The spaces that members came to, as they announced.
+    spaces: BTreeMap<ReplicaId, u64>,
     highest_space: u64,
 }
 
@@ -84,8 +86,9 @@ impl Members {
                     read.ordinals.insert((ordinal, id));
                     read.highest_space = read.highest_space.max(ordinal.into());
                 }
-                Some(SystemKey::Space(_)) => {
+                Some(SystemKey::Space(id)) => {
                     let space = SpaceValue::decode(&value.value[..]).unwrap_or_default().space;
+                    read.spaces.insert(id, space);
                     read.highest_space = read.highest_space.max(space);
                 }
                 Some(SystemKey::Birth(id)) => {
@@ -163,6 +166,11 @@ impl Members {
         }
         // A space that another member made up may be any number: then this is one that is refused, never a low one.
         ((above - ordinal) / SPACES + 1).saturating_mul(SPACES).saturating_add(ordinal)
+    }
+
+    /// The space that a member came to, if it was announced. The first of its ordinal never is.
+    pub fn announced_space(&self, id: ReplicaId) -> Option<u64> {
+        self.spaces.get(&id).copied()
     }
 
     /// The members whose acknowledgements settling waits for. All present members count. A removed member counts until

@@ -161,6 +161,7 @@ impl Replica {
                 SystemKey::Rules => {
                     // A peer whose rules this build does not know is refused, so these are known.
                     if let Some(Ok(rules)) = value.map(|value| Rules::decode(value)) {
+                        self.state.local = rules.local_keys();
                         self.rules = rules.into();
                     }
                 }
@@ -192,6 +193,10 @@ impl Replica {
         if self.membership.members.birth_of(id).is_some_and(|birth| birth != AnnouncedBirth::One(self.identity.birth)) {
             // A member announced it that had not heard of this birth.
             self.announce(turn, id, self.identity.birth);
+        }
+        if self.membership.members.announced_space(id).is_some() {
+            // Of two lives of a member, the older one may have announced its space later.
+            self.announce_space(turn);
         }
         let Some(member) = self.membership.members.get(id) else { return };
         match member.ordinal {

@@ -5,8 +5,10 @@ mod command;
 pub(crate) mod heard;
 mod journal;
 mod leases;
+mod leave;
 mod local;
 pub(crate) mod log;
+pub(crate) mod marks;
 pub(crate) mod members;
 mod membership;
 pub(crate) mod origins;
@@ -15,8 +17,10 @@ mod rebirth;
 pub(crate) mod remote;
 pub(crate) mod replication;
 mod settle;
-mod spaces;
+pub(crate) mod spaces;
+mod step;
 pub(crate) mod sweep;
+pub(crate) mod told;
 pub(crate) mod turn;
 
 use std::collections::VecDeque;
@@ -29,9 +33,11 @@ use crate::command::tally::Tally;
 use crate::entry::Head;
 use crate::merge::rules::Rules;
 use crate::replica::journal::Journal;
+use crate::replica::marks::Marks;
 use crate::replica::members::Membership;
 use crate::replica::origins::Origins;
 use crate::replica::replication::Replication;
+use crate::replica::told::Told;
 use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
 use crate::store::state::State;
 use crate::store::{digest, txn};
@@ -87,8 +93,12 @@ pub struct Replica {
     pub(crate) membership: Membership,
     /// What is kept for the sake of other members; `None` in a cluster of one.
     pub(crate) replication: Option<Replication>,
+    /// How far entries may have been sent to members.
+    pub(crate) marks: Marks,
     /// The newest merges that decided something.
     pub(crate) merges: VecDeque<MergeReport>,
+    /// The losses that were told.
+    pub(crate) told: Told,
 }
 
 impl Replica {
@@ -103,7 +113,9 @@ impl Replica {
             origins: Origins::default(),
             membership: Membership::default(),
             replication: None,
+            marks: Marks::default(),
             merges: VecDeque::new(),
+            told: Told::default(),
         }
     }
 
@@ -113,9 +125,18 @@ impl Replica {
         match input {
             Input::Client(command) => turn.effects.reply = Some(self.command(&mut turn, command)),
             Input::Tick => self.tick(&mut turn),
-            Input::Entries { from, births, entries } => self.receive(&mut turn, from, &births, entries),
+            Input::Entries { from, births, entries, together } => {
+                self.receive(&mut turn, from, &births, entries, together);
+            }
             Input::Acks { own, acks } => self.acknowledge(&mut turn, own, acks),
-            Input::Offer { upto } => self.offer(&mut turn, &upto),
+            Input::Stream { member, session } => {
+                turn.effects.head_changed |= self.marks.stream(member, session, &self.origins.vector);
+            }
+            Input::Stop { member, session, upto } => {
+                let upto = upto.map(|upto| upto.meet(&self.origins.vector));
+                let upto = upto.as_ref().unwrap_or(&self.origins.vector);
+                turn.effects.head_changed |= self.marks.stop(member, session, upto);
+            }
             Input::Doubt(birth) => self.doubt(&mut turn, birth),
             Input::Begins { member, birth } => self.announce(&mut turn, member, birth),
             Input::Met(member) => self.meet(&mut turn, member),
@@ -206,7 +227,9 @@ impl Replica {
             floor: self.floor().clone(),
             acks: self.membership.acks.counted().iter().map(|(member, ack)| (*member, ack.clone())).collect(),
             origins: self.origin_heads(),
-            offered: self.offered(),
+            marks: self.marks.version(),
+            sent_to_others: self.marks.rest().clone(),
+            sent: self.marks.iter().map(|(member, upto)| (member, upto.cloned())).collect(),
             restamped: state.restamped,
             past: self.membership.past,
         }

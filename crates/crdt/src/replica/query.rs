@@ -13,6 +13,7 @@ use crate::merge::rules::Rules;
 use crate::merge::windows::{KeyWindow, Windows};
 use crate::replica::Replica;
 use crate::replica::log::Log;
+use crate::replica::marks::{Marks, Statement};
 use crate::store::system::AnnouncedBirth;
 use crate::words::chain::Chain;
 use crate::words::clock::Now;
@@ -89,9 +90,20 @@ impl Replica {
         Ok(self.log().map(|log| log.missing(have, durable, max_bytes)).unwrap_or_default())
     }
 
-    /// Up to which of its own entries peers may have been sent any.
-    pub fn offered(&self) -> u64 {
-        self.replication.as_ref().map_or(0, |replication| replication.offered)
+    /// How far entries may have been sent to members.
+    pub fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// What this replica says of its marks.
+    pub fn said(&self) -> Statement {
+        let own = self.identity.replica;
+        self.marks.said(self.membership.counting().into_iter().filter(|member| *member != own))
+    }
+
+    /// What a member said of its marks, as far as it counts.
+    pub fn said_of(&self, member: Origin) -> Option<&Statement> {
+        self.membership.acks.said(member)
     }
 
     /// How many entries are kept because some member may lack them.

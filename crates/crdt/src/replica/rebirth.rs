@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 use crate::entry::Past;
 use crate::replica::Replica;
+use crate::replica::marks::Marks;
 use crate::replica::origins::OriginState;
+use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
 use crate::words::id::{Birth, ReplicaId};
 
@@ -22,14 +24,12 @@ impl Replica {
         self.identity.birth = birth;
         self.origins.own = OriginState::default();
         self.origins.fresh = self.origins.vector.clone();
-        if let Some(replication) = &mut self.replication {
-            replication.offered = 0;
-        }
+        self.marks = Marks::after(self.marks.version(), &self.origins.vector);
         self.membership.past = Past::Doubtful;
         self.membership.met.clear();
         self.announce(turn, self.identity.replica, birth);
-        // Revisions behind those that are here may have been seen.
-        drop(self.leap(turn));
+        // Revisions behind those that are here may have been seen, also such of spaces behind this one.
+        self.leap_or_stop(turn, Stride::Alone(birth));
         turn.effects.head_changed = true;
     }
 

@@ -24,8 +24,8 @@ pub(crate) struct Replication {
     pub(crate) windows: Windows,
     /// Keys with versions under the floor that could not be settled yet.
     pub(crate) lingering: BTreeSet<(Keyspace, Key)>,
-    /// Up to which of its own entries peers may have been sent any.
-    pub(crate) offered: u64,
+    /// Up to which entries it was looked what they let leave.
+    pub(crate) looked_upto: VersionVector,
     /// Until when nothing is settled, by the monotonic clock: a peer reads a snapshot.
     pub(crate) hold_until_ms: Option<u64>,
 }

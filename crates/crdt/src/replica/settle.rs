@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::entry::OriginHead;
 use crate::replica::Replica;
+use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
@@ -17,13 +18,14 @@ type Growth = (Origin, u64, u64);
 
 impl Replica {
     /// Takes note of what members have on disk.
-    pub(crate) fn acknowledge(&mut self, turn: &mut Turn, own: VersionVector, acks: Vec<(Origin, VersionVector)>) {
+    pub(crate) fn acknowledge(&mut self, turn: &mut Turn, own: VersionVector, acks: Vec<Ack>) {
         if self.replication.is_none() {
             return;
         }
         let own = own.meet(&self.origins.vector);
-        let mut news = self.membership.acks.note(self.identity.origin(), own, &self.origins.vector);
-        for (member, vector) in acks {
+        let mut news =
+            self.membership.acks.note(self.identity.origin(), own, &Statement::default(), &self.origins.vector);
+        for Ack { member, vector, said } in acks {
             if member.replica == self.identity.replica {
                 // Others count on what this replica had before it lost its disk. They wait until it announces its new
                 // birth.
@@ -40,22 +42,12 @@ impl Replica {
                 if self.membership.members.get(member.replica).is_some() {
                     self.membership.heard.note(turn.now, member, &vector);
                 }
-                news |= self.membership.acks.note(member, vector, &self.origins.vector);
+                news |= self.membership.acks.note(member, vector, &said, &self.origins.vector);
             }
         }
         turn.effects.head_changed |= news;
         self.advance(turn);
-    }
-
-    /// Notes how far its own entries may be sent to peers.
-    pub(crate) fn offer(&mut self, turn: &mut Turn, upto: &VersionVector) {
-        let offered = upto.get(self.identity.origin());
-        if let Some(replication) = &mut self.replication
-            && offered > replication.offered
-        {
-            replication.offered = offered;
-            turn.effects.head_changed = true;
-        }
+        self.leave_what_was_heard();
     }
 
     /// Moves the floor as far as acknowledgements allow, and settles what lies under it.

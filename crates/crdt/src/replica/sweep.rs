@@ -22,11 +22,18 @@ pub struct Sweep {
 }
 
 impl Replica {
-    /// Drops a slice of what the last compaction hid, at most about `max_changes` of it.
-    pub fn sweep(&mut self, max_changes: usize) -> Sweep {
+    /// Drops a slice of what the last compaction hid, at most about `max_changes` of it. `is_trimmed` tells whether all
+    /// that earlier sweeps told is trimmed, in the journal's order. What was left out of the log goes only then.
+    pub fn sweep(&mut self, max_changes: usize, is_trimmed: bool) -> Sweep {
         let done = self.state.sweep(max_changes);
+        if is_trimmed {
+            self.release_left();
+        }
         let Dead { changes, graves } = std::mem::take(&mut self.state.dead);
-        let (held, mut dead): (Vec<_>, Vec<_>) = changes.into_iter().partition(|number| self.is_retained(*number));
+        let (held, mut dead): (Vec<_>, Vec<_>) = changes
+            .into_iter()
+            .filter(|number| !self.journal.left.contains_key(number))
+            .partition(|number| self.is_retained(*number));
         self.journal.held.extend(held);
         self.journal.graves.extend(graves);
         while let Some(&grave) = self.journal.graves.first() {
@@ -39,9 +46,31 @@ impl Replica {
             self.journal.graves.remove(&grave);
             dead.push(grave);
         }
+        if is_trimmed {
+            dead.extend(std::mem::take(&mut self.journal.outdated));
+        }
         dead.sort_unstable();
         dead.dedup();
+        let done = done && (!is_trimmed || self.journal.left.is_empty());
         Sweep { dead, done }
+    }
+
+    /// Lets those records go that were left out of the log, where the record of what stands for them says so on disk. Has the
+    /// others written anew.
+    fn release_left(&mut self) {
+        let log = self.replication.as_ref().map(|replication| &replication.log);
+        let (state, journal) = (&mut self.state, &mut self.journal);
+        journal.left.retain(|gone, left| {
+            let stands = log.and_then(|log| log.get(left.dot)).map(|logged| logged.number);
+            if stands.is_none() || stands == left.told {
+                journal.held.remove(gone);
+                state.dead.change(*gone);
+                return false;
+            }
+            left.told = stands;
+            journal.outdated.extend(stands);
+            true
+        });
     }
 
     /// What is left of a record on disk after a sweep; `None` when nothing of it is needed any more.
@@ -51,7 +80,15 @@ impl Replica {
             return Some(record.clone());
         };
         let number = decoded.number;
-        if self.log().is_some_and(|log| log.by_number(number).is_some()) {
+        if let Some(logged) = self.log().and_then(|log| log.by_number(number)) {
+            let head = Some(logged.entry.head.clone());
+            if decoded.head == head {
+                return Some(record.clone());
+            }
+            return Some(Record { head, ..decoded }.encode());
+        }
+        if self.journal.left.contains_key(&number) {
+            // What stands for it may not say so on disk yet.
             return Some(record.clone());
         }
         let revision = decoded.revision;

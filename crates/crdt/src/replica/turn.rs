@@ -10,8 +10,9 @@ use crate::command::notice::Notice;
 use crate::command::op::{Command, Refusal, Reply};
 use crate::command::tally::Tally;
 use crate::entry::Entry;
+use crate::replica::marks::Ack;
 use crate::words::clock::Now;
-use crate::words::id::{Birth, Origin, ReplicaId};
+use crate::words::id::{Birth, ReplicaId};
 use crate::words::key::{Key, Keyspace};
 use crate::words::value::Live;
 use crate::words::vector::VersionVector;
@@ -34,18 +35,32 @@ pub enum Input {
         births: Arc<[Birth]>,
         /// The entries.
         entries: Vec<Entry>,
+        /// Whether they are one step: all or none of them are applied, and clients see them at once. What one of them
+        /// depends on may come behind it then.
+        together: bool,
     },
     /// What members have on disk.
     Acks {
         /// What is durable here.
         own: VersionVector,
         /// What the others have, as they said or as it was passed on.
-        acks: Vec<(Origin, VersionVector)>,
+        acks: Vec<Ack>,
     },
-    /// Everything up to here may be sent to peers from now on. To be durable before the first of it is sent.
-    Offer {
-        /// Only the part about this replica's own entries counts.
-        upto: VersionVector,
+    /// A session streams entries to a member from now on. To be durable before the first of them is sent.
+    Stream {
+        /// The member.
+        member: ReplicaId,
+        /// The number of the session, which no other has.
+        session: u64,
+    },
+    /// That session streams no more. Nothing is sent to the member beyond what is here.
+    Stop {
+        /// The member.
+        member: ReplicaId,
+        /// The number of the session.
+        session: u64,
+        /// What was on disk when it sent something last. `None`: all that is here may have been sent.
+        upto: Option<VersionVector>,
     },
     /// What is on disk may be less than what peers know of this replica. The replica goes on under this birth, which
     /// must never have been used.

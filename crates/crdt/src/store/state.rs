@@ -14,7 +14,7 @@ use crate::store::read::View;
 use crate::store::sweep::Dead;
 use crate::store::system::{System, SystemValue};
 use crate::words::clock::Now;
-use crate::words::key::{self, Key, Keyspace};
+use crate::words::key::{Key, Keyspace, LocalKeys};
 use crate::words::revision::Revision;
 use crate::words::value::{Incarnation, Live};
 
@@ -48,6 +48,8 @@ pub struct State {
     pub dead: Dead,
     /// Whether there are or were other members: revisions outside of the present space may be theirs.
     pub shared: bool,
+    /// The client keys that stay on this replica.
+    pub local: LocalKeys,
 }
 
 /// Where in the history, and in which record, a change of a client key stands.
@@ -98,6 +100,7 @@ impl State {
             local_digest: Digest::default(),
             dead: Dead::default(),
             shared: false,
+            local: LocalKeys::default(),
         }
     }
 
@@ -118,8 +121,8 @@ impl State {
 
     /// Deletes a client key; `None` when it is not there.
     pub fn bury(&mut self, now: Now, key: &[u8], at: Position) -> Option<Buried> {
-        let Self { index, digest, local_digest, leases, .. } = self;
-        let digest = if key::is_replica_local(key) { local_digest } else { digest };
+        let Self { index, digest, local_digest, leases, local, .. } = self;
+        let digest = if local.contains(key) { local_digest } else { digest };
         index.append(key, |key, versions| {
             let before = versions.last()?.recorded()?;
             let Live { value, lease, version, incarnation } = &before.live;

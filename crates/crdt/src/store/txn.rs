@@ -19,7 +19,7 @@ use crate::store::state::{Buried, Position, Recorded, State};
 use crate::store::system::{SystemKey, SystemValue};
 use crate::words::clock::Now;
 use crate::words::id::LeaseId;
-use crate::words::key::{self, Key, KeyRange, Keyspace};
+use crate::words::key::{Key, KeyRange, Keyspace};
 use crate::words::revision::Revision;
 use crate::words::value::{Incarnation, Live};
 
@@ -186,7 +186,7 @@ impl<'a> Transaction<'a> {
 
     /// Writes a client key.
     fn write(&mut self, key: &Key, value: Bytes, lease: Option<LeaseId>) {
-        let (local, own, now, at) = (key::is_replica_local(key), self.place.own, self.place.now, self.position());
+        let (local, own, now, at) = (self.state.local.contains(key), self.place.own, self.place.now, self.position());
         let State { index, digest, local_digest, leases, .. } = &mut *self.state;
         let digest = if local { local_digest } else { digest };
         let (touched, begins_anew) = (&mut self.touched, self.begins_anew.filter(|_| !local));
@@ -238,7 +238,7 @@ impl<'a> Transaction<'a> {
 
     /// Deletes a client key, for the given reason; nothing when it is not there.
     fn remove(&mut self, key: &Key, kind: ChangeKind) {
-        let (at, local) = (self.position(), key::is_replica_local(key));
+        let (at, local) = (self.position(), self.state.local.contains(key));
         let Some(Buried { key, event, before }) = self.state.bury(self.place.now, key, at) else { return };
         let incarnation = before.live.incarnation;
         if self.begins_anew.is_some() && !local {

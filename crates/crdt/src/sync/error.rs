@@ -28,6 +28,17 @@ pub enum SyncError {
     /// It merges by rules that this build does not know.
     #[error("the peer cannot be joined: {0}")]
     Rules(#[from] UnknownRules),
+    /// It was founded with other declarations about merges: there are two clusters of one name.
+    #[error(
+        "the peer's cluster was founded with {theirs}, this replica's with {ours}: \
+         empty the data dir of the one that is wrong, and start it with the flags of the other"
+    )]
+    FoundedApart {
+        /// What this replica's founders chose.
+        ours: String,
+        /// What the peer's founders chose.
+        theirs: String,
+    },
     /// It has this replica's own id.
     #[error("the peer says that it is {0}, which is this replica itself")]
     OwnId(ReplicaId),
@@ -69,7 +80,7 @@ impl SyncError {
     pub fn refusal(&self) -> Option<Message> {
         let reason = match self {
             Self::Garbage(_) | Self::Unexpected(_) => Reason::Protocol,
-            Self::Cluster { .. } => Reason::Cluster,
+            Self::Cluster { .. } | Self::FoundedApart { .. } => Reason::Cluster,
             Self::Protocol { .. } | Self::Rules(_) => Reason::Version,
             Self::OwnId(_) | Self::AnotherMember { .. } | Self::Outlived(_) => Reason::Identity,
             Self::UnknownMember(_) => Reason::UnknownMember,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::entry::Entry;
 use crate::replica::Replica;
 use crate::sync::entry_wire::{self, Encoded};
+use crate::words::clock::Now;
 use crate::words::id::{Dot, ReplicaId};
 
 /// Bounds and intervals of all sessions.
@@ -83,11 +84,16 @@ pub struct Exchange {
 
 #[derive(Debug, Default)]
 struct ExchangeState {
-    encoded: HashMap<Dot, Arc<Encoded>>,
-    order: VecDeque<Dot>,
+    /// By name and by what they stand for.
+    encoded: HashMap<(Dot, u64), Arc<Encoded>>,
+    order: VecDeque<(Dot, u64)>,
     bytes: usize,
     tally: EncodeTally,
     links: BTreeMap<ReplicaId, usize>,
+    /// Which peer is being asked for all that this replica lacks, and when something came of it, milliseconds of the monotonic
+    /// clock.
+    catching_up: Option<(ReplicaId, u64)>,
+    sessions: u64,
 }
 
 impl Exchange {
@@ -111,12 +117,19 @@ impl Exchange {
         self.lock().links.keys().copied().collect()
     }
 
+    /// The number of a new session, higher than those of all before it.
+    pub(super) fn next_session(&self) -> u64 {
+        let mut shared = self.lock();
+        shared.sessions += 1;
+        shared.sessions
+    }
+
     /// The entry as it is sent, encoded now or before.
     pub(super) fn encode(&self, replica: &Replica, entry: &Entry) -> Arc<Encoded> {
-        let dot = entry.head.dot;
+        let (dot, name) = (entry.head.dot, (entry.head.dot, entry.head.first_seq));
         {
             let mut shared = self.lock();
-            if let Some(encoded) = shared.encoded.get(&dot).cloned() {
+            if let Some(encoded) = shared.encoded.get(&name).cloned() {
                 shared.tally.reused += 1;
                 return encoded;
             }
@@ -125,8 +138,8 @@ impl Exchange {
         let mut shared = self.lock();
         shared.count(&encoded);
         // Another session may have done the same meanwhile.
-        if shared.encoded.insert(dot, Arc::clone(&encoded)).is_none() {
-            shared.order.push_back(dot);
+        if shared.encoded.insert(name, Arc::clone(&encoded)).is_none() {
+            shared.order.push_back(name);
             shared.bytes += encoded.bytes.len();
         }
         while shared.bytes > self.tuning.cache_bytes {
@@ -157,6 +170,42 @@ impl ExchangeState {
         self.tally.bytes += encoded.bytes.len() as u64;
         self.tally.deltas += u64::from(encoded.deltas);
         self.tally.saved_bytes += encoded.saved as u64;
+    }
+}
+
+/// Says, until it is dropped, that a peer is being asked for all that this replica lacks. One is asked after the other:
+/// what one has sent need not be sent by all.
+#[derive(Debug)]
+pub(super) struct CatchUp {
+    exchange: Arc<Exchange>,
+    peer: ReplicaId,
+}
+
+impl CatchUp {
+    /// `None` while another peer is being asked, and something comes of it.
+    pub fn begin(exchange: &Arc<Exchange>, peer: ReplicaId, now: Now) -> Option<Self> {
+        let mut shared = exchange.lock();
+        let patience_ms = exchange.tuning.patience_ms;
+        if shared.catching_up.is_some_and(|(_, since_ms)| now.mono_ms < since_ms.saturating_add(patience_ms)) {
+            return None;
+        }
+        shared.catching_up = Some((peer, now.mono_ms));
+        Some(Self { exchange: Arc::clone(exchange), peer })
+    }
+
+    /// Something came from the peer.
+    pub fn touch(&self, now: Now) {
+        let mut shared = self.exchange.lock();
+        if let Some((_, since_ms)) = shared.catching_up.as_mut().filter(|(peer, _)| *peer == self.peer) {
+            *since_ms = now.mono_ms;
+        }
+    }
+}
+
+impl Drop for CatchUp {
+    fn drop(&mut self) {
+        let mut shared = self.exchange.lock();
+        shared.catching_up.take_if(|(peer, _)| *peer == self.peer);
     }
 }
 

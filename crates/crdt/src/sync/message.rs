@@ -3,10 +3,14 @@
 //! Messages are protobuf and end in a checksum, as records do. Everything has a bound, and whatever arrives gives a
 //! message or a typed error.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message as _;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::merge::rules::Rules;
+use crate::replica::marks::{Ack, Statement};
 use crate::sync::wire::{self, Body, DecodeError, WireChain, WireDot};
 use crate::words::chain::Chain;
 use crate::words::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
@@ -58,8 +62,10 @@ pub struct Hello {
     pub doubtful: bool,
     /// Its newest revision, which tells the revision space it uses.
     pub revision: Revision,
-    /// The rules of merging that its cluster follows.
-    pub rules: u32,
+    /// The rules of merging that its cluster follows, whether this build knows their number or not.
+    pub rules: Rules,
+    /// How often its marks have changed, see [`Statement::version`].
+    pub marks: u64,
 }
 
 /// Why a peer is refused.
@@ -113,11 +119,24 @@ pub struct AckBatch {
     pub number: u32,
     /// Those origins of which the sender has more than before.
     pub own: VersionVector,
+    /// What the sender says of its marks.
+    pub said: Statement,
     /// The same of other members, under their births.
-    pub acks: Vec<(Origin, VersionVector)>,
+    pub acks: Vec<Ack>,
     /// The other members that the sender is connected with now, where that changed. It need not be told of what they
     /// have.
     pub links: Option<Vec<ReplicaId>>,
+    /// Up to which number all messages of entries and acknowledgements have arrived here, of the run asked for last.
+    pub received: u32,
+}
+
+/// A part of a unit: of all that the sender had and the receiver lacked, which is applied as one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The number of the message with the unit's first part. All entries from there on are parts of it.
+    pub first: u32,
+    /// Whether it is the last one.
+    pub ends: bool,
 }
 
 /// One message.
@@ -133,6 +152,10 @@ pub enum Message {
         number: u32,
         /// The entries.
         entries: Vec<Bytes>,
+        /// How often the sender's marks had changed, see [`Statement::version`].
+        marks: u64,
+        /// Of which unit they are a part. `None`: they may be applied one by one.
+        part: Option<Part>,
     },
     /// What members have.
     Acks(AckBatch),
@@ -282,9 +305,14 @@ impl Message {
     fn to_wire(&self) -> Body {
         match self {
             Self::Hello(hello) => Body::Hello(hello.to_wire()),
-            Self::Entries { epoch, number, entries } => {
-                Body::Entries(wire::WireEntries { epoch: *epoch, number: *number, entries: entries.clone() })
-            }
+            Self::Entries { epoch, number, entries, marks, part } => Body::Entries(wire::WireEntries {
+                epoch: *epoch,
+                number: *number,
+                entries: entries.clone(),
+                unit: part.map(|part| part.first),
+                ends: part.is_some_and(|part| part.ends),
+                marks: *marks,
+            }),
             Self::Acks(acks) => Body::Acks(acks.to_wire()),
             Self::Again { epoch, have, whole } => {
                 Body::Again(wire::WireAgain { epoch: *epoch, have: wire::vector_to_wire(have), whole: *whole })
@@ -324,7 +352,13 @@ impl Message {
     fn from_wire(body: Body) -> Result<Self, DecodeError> {
         Ok(match body {
             Body::Hello(hello) => Self::Hello(Box::new(Hello::from_wire(hello)?)),
-            Body::Entries(wire) => Self::Entries { epoch: wire.epoch, number: wire.number, entries: wire.entries },
+            Body::Entries(wire) => Self::Entries {
+                epoch: wire.epoch,
+                number: wire.number,
+                marks: wire.marks,
+                part: wire.unit.map(|first| Part { first, ends: wire.ends }),
+                entries: wire.entries,
+            },
             Body::Acks(wire) => Self::Acks(AckBatch::from_wire(wire)?),
             Body::Again(wire) => Self::Again { epoch: wire.epoch, have: vector(&wire.have)?, whole: wire.whole },
             Body::ChainsWanted(wire) => {
@@ -377,7 +411,8 @@ impl Hello {
             empty: self.empty,
             doubtful: self.doubtful,
             revision: self.revision.get(),
-            rules: self.rules,
+            rules: self.rules.encode(),
+            marks: self.marks,
         }
     }
 
@@ -393,16 +428,18 @@ impl Hello {
             empty: wire.empty,
             doubtful: wire.doubtful,
             revision: Revision::new(wire.revision),
-            rules: wire.rules,
+            rules: Rules::read(&wire.rules).ok_or(DecodeError::Field("set of rules"))?,
+            marks: wire.marks,
         })
     }
 }
 
 impl AckBatch {
     fn to_wire(&self) -> wire::WireAcks {
-        let ack = |(origin, vector): &(Origin, VersionVector)| wire::WireAck {
-            origin: Some(wire::WireOrigin::new(*origin)),
-            vector: wire::vector_to_wire(vector),
+        let ack = |ack: &Ack| wire::WireAck {
+            origin: Some(wire::WireOrigin::new(ack.member)),
+            vector: wire::vector_to_wire(&ack.vector),
+            said: Some(said_to_wire(&ack.said)),
         };
         wire::WireAcks {
             epoch: self.epoch,
@@ -411,6 +448,8 @@ impl AckBatch {
             acks: self.acks.iter().map(ack).collect(),
             has_links: self.links.is_some(),
             links: self.links.iter().flatten().map(|member| member.get()).collect(),
+            received: self.received,
+            said: Some(said_to_wire(&self.said)),
         }
     }
 
@@ -418,15 +457,40 @@ impl AckBatch {
         bounded(wire.acks.len(), NAMES_MAX, "number of acknowledgements")?;
         bounded(wire.links.len(), NAMES_MAX, "number of links")?;
         let origin = |ack: &wire::WireAck| ack.origin.map(|origin| origin.get()).ok_or(DecodeError::Field("origin"));
-        let acks = wire.acks.iter().map(|ack| Ok((origin(ack)?, vector(&ack.vector)?)));
+        let acks = wire.acks.iter().map(|ack| {
+            let said = said_from_wire(ack.said.as_ref())?;
+            Ok(Ack { member: origin(ack)?, vector: vector(&ack.vector)?, said })
+        });
         Ok(Self {
             epoch: wire.epoch,
             number: wire.number,
             own: vector(&wire.own)?,
+            said: said_from_wire(wire.said.as_ref())?,
             acks: acks.collect::<Result<_, DecodeError>>()?,
             links: wire.has_links.then(|| wire.links.into_iter().map(ReplicaId::new).collect()),
+            received: wire.received,
         })
     }
+}
+
+fn said_to_wire(said: &Statement) -> wire::WireSaid {
+    let mark = |(member, upto): (&ReplicaId, &Arc<VersionVector>)| wire::WireMark {
+        member: member.get(),
+        upto: wire::vector_to_wire(upto),
+    };
+    wire::WireSaid {
+        version: said.version,
+        is_told: said.upto.is_some(),
+        upto: said.upto.iter().flat_map(|upto| upto.iter()).map(mark).collect(),
+    }
+}
+
+fn said_from_wire(wire: Option<&wire::WireSaid>) -> Result<Statement, DecodeError> {
+    let Some(wire) = wire else { return Ok(Statement::default()) };
+    bounded(wire.upto.len(), NAMES_MAX, "number of marks")?;
+    let marks = wire.upto.iter().map(|mark| Ok((ReplicaId::new(mark.member), Arc::new(vector(&mark.upto)?))));
+    let upto = wire.is_told.then(|| marks.collect::<Result<_, DecodeError>>()).transpose()?;
+    Ok(Statement { version: wire.version, upto: upto.map(Arc::new) })
 }
 
 fn bounded(len: usize, max: usize, what: &'static str) -> Result<(), DecodeError> {

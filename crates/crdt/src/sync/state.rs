@@ -6,7 +6,7 @@ use crate::entry::Change;
 use crate::replica::Replica;
 use crate::store::digest;
 use crate::words::id::Dot;
-use crate::words::key::{self, Key, KeyRange, Keyspace, Place};
+use crate::words::key::{Key, KeyRange, Keyspace, Place};
 use crate::words::vector::VersionVector;
 
 /// How many bytes of entries are weighed to tell how far a peer is behind; what goes beyond is estimated.
@@ -41,7 +41,7 @@ impl Replica {
         };
         let client =
             client.into_iter().flat_map(|from| self.state.index.range(&KeyRange::From(from), self.state.revision));
-        let client = client.filter(|(key, _)| !key::is_replica_local(key)).filter_map(|(key, version)| {
+        let client = client.filter(|(key, _)| !self.state.local.contains(key)).filter_map(|(key, version)| {
             let content = version.content.as_ref()?;
             let hash = digest::element(Keyspace::Client, key, &content.value, content.version, content.lease);
             Some(((Keyspace::Client, key.clone()), hash))

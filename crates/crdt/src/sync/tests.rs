@@ -1,11 +1,16 @@
 //! The codecs: what goes in comes out, and nothing else does.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead};
+use crate::merge::declared::counters;
+use crate::merge::rules::Rules;
+use crate::replica::marks::{Ack, Statement};
 use crate::sync::entry_wire::{self, Unresolved};
-use crate::sync::message::{AckBatch, ENTRY_MAX, Hello, MESSAGE_MAX, Message, PIECES_MAX, Piece, Reason};
+use crate::sync::message::{AckBatch, ENTRY_MAX, Hello, MESSAGE_MAX, Message, PIECES_MAX, Part, Piece, Reason};
 use crate::sync::wire::DecodeError;
 use crate::sync::{delta, wire};
 use crate::words::chain::Chain;
@@ -61,6 +66,8 @@ fn entry(key: &'static str, value: Bytes) -> Entry {
 
 fn messages() -> Vec<Message> {
     let place = || Some((Keyspace::System, Key::from_static(b"k")));
+    let upto = [(ReplicaId::new(3), Arc::new(vector(&[dot(4, 5, 6)]))), (ReplicaId::new(4), Arc::default())];
+    let said = Statement { version: 3, upto: Some(Arc::new(upto.into())) };
     let hello = Hello {
         protocol: 1,
         cluster: ClusterId::new(3),
@@ -71,18 +78,31 @@ fn messages() -> Vec<Message> {
         begins: vector(&[dot(4, 5, 1)]),
         empty: true,
         doubtful: true,
-        revision: Revision::new(5 << 40),
-        rules: 2,
+        revision: Revision::new(5 << 32),
+        rules: Rules { counters: counters("apps/v1/Deployment:.spec.replicas:min=0").unwrap(), ..Rules::default() },
+        marks: 12,
     };
     vec![
         Message::Hello(Box::new(hello)),
-        Message::Entries { epoch: 3, number: 4, entries: vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")] },
+        Message::Entries {
+            epoch: 3,
+            number: 4,
+            entries: vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")],
+            marks: 0,
+            part: None,
+        },
+        Message::Entries { epoch: 3, number: 5, entries: vec![], marks: 9, part: Some(Part { first: 4, ends: true }) },
         Message::Acks(AckBatch {
             epoch: 1,
             number: 2,
             own: vector(&[dot(4, 5, 6)]),
-            acks: vec![(dot(1, 2, 0).origin, vector(&[dot(1, 2, 3)])), (dot(2, 9, 0).origin, vector(&[]))],
+            said: said.clone(),
+            acks: vec![
+                Ack { member: dot(1, 2, 0).origin, vector: vector(&[dot(1, 2, 3)]), said: Statement::default() },
+                Ack { member: dot(2, 9, 0).origin, vector: vector(&[]), said },
+            ],
             links: Some(vec![]),
+            received: 7,
         }),
         Message::Acks(AckBatch { links: Some(vec![ReplicaId::new(9)]), ..AckBatch::default() }),
         Message::Acks(AckBatch::default()),
@@ -171,7 +191,7 @@ fn two_edited_fields_of_a_pod_travel_in_300_bytes() {
     sent.changes.truncate(1);
     let encoded = entry_wire::encode(&sent, |_| Some(before.clone()));
     assert_eq!(encoded.deltas, 1);
-    let message = Message::Entries { epoch: 0, number: 1, entries: vec![encoded.bytes] }.encode();
+    let message = Message::Entries { epoch: 0, number: 1, entries: vec![encoded.bytes], marks: 0, part: None }.encode();
     assert!(message.len() <= 300, "{} bytes", message.len());
 
     let Ok(Message::Entries { entries, .. }) = Message::decode(message) else { panic!("entries") };
@@ -184,11 +204,15 @@ fn two_edited_fields_of_a_pod_travel_in_300_bytes() {
 #[test]
 fn no_message_is_longer_than_it_may_be() {
     let half = Bytes::from(vec![0; MESSAGE_MAX / 2 + 1]);
-    let two = Message::Entries { epoch: 0, number: 1, entries: vec![half.clone(), half.clone()] }.encode();
+    let two = Message::Entries { epoch: 0, number: 1, entries: vec![half.clone(), half.clone()], marks: 0, part: None }
+        .encode();
     assert_eq!(Message::decode(two.clone()), Err(DecodeError::TooLong(two.len())));
     // A single entry may be: a value, or a delete of very many keys.
     let long = Bytes::from(vec![0; MESSAGE_MAX + 1]);
-    assert!(Message::decode(Message::Entries { epoch: 0, number: 1, entries: vec![long] }.encode()).is_ok());
+    assert!(
+        Message::decode(Message::Entries { epoch: 0, number: 1, entries: vec![long], marks: 0, part: None }.encode())
+            .is_ok()
+    );
     let pieces = vec![Piece { end: None, hash: 0 }; PIECES_MAX + 1];
     let narrow = Message::Narrow { at: 0, from: None, pieces, single: false }.encode();
     assert_eq!(Message::decode(narrow), Err(DecodeError::Field("number of pieces")));

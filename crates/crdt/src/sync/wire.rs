@@ -101,10 +101,12 @@ pub struct WireHello {
     pub empty: bool,
     #[prost(int64, tag = "9")]
     pub revision: i64,
-    #[prost(uint32, tag = "10")]
-    pub rules: u32,
+    #[prost(bytes = "bytes", tag = "10")]
+    pub rules: Bytes,
     #[prost(bool, tag = "11")]
     pub doubtful: bool,
+    #[prost(uint64, tag = "12")]
+    pub marks: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -115,6 +117,35 @@ pub struct WireEntries {
     pub number: u32,
     #[prost(bytes = "bytes", repeated, tag = "3")]
     pub entries: Vec<Bytes>,
+    /// Of a part of a unit, the number of the message with its first part.
+    #[prost(uint32, optional, tag = "4")]
+    pub unit: Option<u32>,
+    /// Whether the unit ends here.
+    #[prost(bool, tag = "5")]
+    pub ends: bool,
+    #[prost(uint64, tag = "6")]
+    pub marks: u64,
+}
+
+/// Beyond what nothing was sent to a member.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireMark {
+    #[prost(fixed64, tag = "1")]
+    pub member: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub upto: Vec<WireDot>,
+}
+
+/// What a replica says of its marks.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireSaid {
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Whether `upto` says anything.
+    #[prost(bool, tag = "2")]
+    pub is_told: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub upto: Vec<WireMark>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -123,6 +154,8 @@ pub struct WireAck {
     pub origin: Option<WireOrigin>,
     #[prost(message, repeated, tag = "2")]
     pub vector: Vec<WireDot>,
+    #[prost(message, optional, tag = "3")]
+    pub said: Option<WireSaid>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -140,6 +173,10 @@ pub struct WireAcks {
     pub links: Vec<u64>,
     #[prost(message, repeated, tag = "6")]
     pub own: Vec<WireDot>,
+    #[prost(uint32, tag = "7")]
+    pub received: u32,
+    #[prost(message, optional, tag = "8")]
+    pub said: Option<WireSaid>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

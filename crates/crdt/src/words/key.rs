@@ -63,20 +63,44 @@ impl KeyRange {
     }
 }
 
-/// Keys that each replica keeps for itself: never sent to peers, not in the state hash. Each kube-apiserver compacts
-/// its own replica, and a site's pods must find their own site's apiserver. Part of the rules number.
-const REPLICA_LOCAL: [&[u8]; 3] = [
-    b"compact_rev_key",
-    b"/registry/services/endpoints/default/kubernetes",
-    b"/registry/endpointslices/default/kubernetes",
-];
+/// Where Kubernetes keeps its objects unless it is told otherwise.
+pub const KUBERNETES_PREFIX: &[u8] = b"/registry/";
 
-/// Prefixes of keys that each replica keeps for itself; see [`REPLICA_LOCAL`].
-const REPLICA_LOCAL_PREFIXES: [&[u8]; 2] = [b"/registry/masterleases/", b"/registry/peerserverleases/"];
+/// Where each kube-apiserver notes how far it has compacted. It does not stand under the prefix.
+const COMPACTION_KEY: &[u8] = b"compact_rev_key";
 
-/// Whether a client key belongs to this replica alone.
-pub fn is_replica_local(key: &[u8]) -> bool {
-    REPLICA_LOCAL.contains(&key) || REPLICA_LOCAL_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+/// Keys that each replica keeps for itself, as they go on behind the prefix. Part of the rules number.
+const LOCAL: [&[u8]; 2] = [b"services/endpoints/default/kubernetes", b"endpointslices/default/kubernetes"];
+
+/// How keys begin behind the prefix that each replica keeps for itself.
+const LOCAL_PREFIXES: [&[u8]; 2] = [b"masterleases/", b"peerserverleases/"];
+
+/// The client keys that each replica keeps for itself: never sent to peers, not in the state hash. Each kube-apiserver
+/// compacts its own replica, and a site's pods must find their own site's apiserver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LocalKeys {
+    prefix: Bytes,
+}
+
+impl Default for LocalKeys {
+    fn default() -> Self {
+        Self::under(Bytes::from_static(KUBERNETES_PREFIX))
+    }
+}
+
+impl LocalKeys {
+    /// Those of a cluster whose Kubernetes objects stand under that prefix.
+    pub fn under(prefix: Bytes) -> Self {
+        Self { prefix }
+    }
+
+    /// Whether that client key is one of them.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        key == COMPACTION_KEY
+            || key.strip_prefix(&self.prefix[..]).is_some_and(|rest| {
+                LOCAL.contains(&rest) || LOCAL_PREFIXES.iter().any(|prefix| rest.starts_with(prefix))
+            })
+    }
 }
 
 #[cfg(test)]
@@ -97,8 +121,13 @@ mod tests {
 
     #[test]
     fn apiserver_housekeeping_is_replica_local() {
-        assert!(is_replica_local(b"compact_rev_key"));
-        assert!(is_replica_local(b"/registry/masterleases/10.0.0.1"));
-        assert!(!is_replica_local(b"/registry/services/endpoints/default/kubernetes2"));
+        let local = LocalKeys::default();
+        assert!(local.contains(b"compact_rev_key"));
+        assert!(local.contains(b"/registry/masterleases/10.0.0.1"));
+        assert!(local.contains(b"/registry/services/endpoints/default/kubernetes"));
+        assert!(!local.contains(b"/registry/services/endpoints/default/kubernetes2"));
+        let elsewhere = LocalKeys::under(Bytes::from_static(b"/k8s/"));
+        assert!(elsewhere.contains(b"compact_rev_key") && elsewhere.contains(b"/k8s/masterleases/10.0.0.1"));
+        assert!(!elsewhere.contains(b"/registry/masterleases/10.0.0.1") && !elsewhere.contains(b"/k8s/pods/a/b"));
     }
 }

@@ -1,13 +1,13 @@
 //! etcd's revision, local to a replica, and which replica's it is.
 //!
-//! A revision is `space * 2^40 + counter`. Each space belongs to one replica, so a revision of one replica is never
+//! A revision is `space * 2^32 + counter`. Each space belongs to one replica, so a revision of one replica is never
 //! mistaken for one of another. Otherwise a compare could succeed that must not, and a watch could miss events. The
 //! first member has ordinal 0 and starts in space 0: a single eddy counts 1, 2, 3 as etcd does.
 
 use std::fmt;
 
 /// Bits of the counter within a space.
-pub const COUNTER_BITS: u32 = 40;
+pub const COUNTER_BITS: u32 = 32;
 
 /// How many replicas can own spaces: a space belongs to the replica whose ordinal is the space modulo this.
 pub const SPACES: u64 = 4096;
@@ -38,6 +38,11 @@ impl Revision {
     /// The first revision of a space.
     pub const fn first_in(space: u64) -> Self {
         Self(((space as i64) << COUNTER_BITS) + 1)
+    }
+
+    /// The last revision of a space.
+    pub const fn last_in(space: u64) -> Self {
+        Self(((space as i64) << COUNTER_BITS) | ((1 << COUNTER_BITS) - 1))
     }
 
     /// The space this revision lies in.
@@ -93,6 +98,7 @@ mod tests {
     fn a_revision_says_whose_it_is() {
         let revision = Revision::first_of(5).next();
         assert_eq!((revision.space(), revision.counter()), (5, 2));
-        assert!(revision > Revision::new((5 << 40) - 1));
+        assert_eq!(Revision::last_in(5).next(), Revision::first_in(6).prev());
+        assert!(revision > Revision::new((5 << 32) - 1));
     }
 }

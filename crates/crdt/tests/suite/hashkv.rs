@@ -57,7 +57,7 @@ fn check(swept: bool) {
         } else if line != "restart" {
             let effects = replica.handle(Now::default(), Input::Client(command(line)));
             assert!(effects.reply.unwrap().is_ok(), "line {}: {line}", place + 1);
-            while swept && !replica.sweep(7).done {}
+            while swept && !replica.sweep(7, true).done {}
         }
     }
     assert!(hashes > 100);

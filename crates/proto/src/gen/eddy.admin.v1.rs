@@ -40,6 +40,12 @@ pub struct StatusResponse {
     /// The number of the rules by which the cluster merges.
     #[prost(uint32, tag = "14")]
     pub rules: u32,
+    /// What its founders declared about merges: where Kubernetes keeps its objects, and which fields are counters, as in
+    /// apps/v1/Deployment:.spec.replicas:min=0.
+    #[prost(string, tag = "15")]
+    pub kubernetes_prefix: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "16")]
+    pub counters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// The last entry of an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -111,16 +117,40 @@ pub struct Merge {
     /// The revision at which clients saw the outcome; zero when it was what they saw already.
     #[prost(int64, tag = "3")]
     pub revision: i64,
+    /// What it gave up and no merge before it here: each loss is told once, at most 20 of one merge.
     #[prost(message, repeated, tag = "4")]
     pub given_up: ::prost::alloc::vec::Vec<GivenUp>,
+    /// How many losses there are beyond.
+    #[prost(uint64, tag = "5")]
+    pub more: u64,
 }
 /// What of one version is not in the outcome.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GivenUp {
+    /// "its whole value", "its delete", "its expiry", or a field of an object, as in .spec.replicas.
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    /// The version that lost.
+    #[prost(message, optional, tag = "2")]
+    pub lost: ::core::option::Option<Side>,
+    /// What stands there instead; absent when that is older than all versions that were merged.
+    #[prost(message, optional, tag = "3")]
+    pub stands: ::core::option::Option<Side>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Side {
     #[prost(message, optional, tag = "1")]
     pub version: ::core::option::Option<Dot>,
+    /// Name of the member that wrote it.
     #[prost(string, tag = "2")]
-    pub what: ::prost::alloc::string::String,
+    pub member: ::prost::alloc::string::String,
+    /// When, by the clock of that member: milliseconds since 1970.
+    #[prost(uint64, tag = "3")]
+    pub written_ms: u64,
+    /// What it says there, JSON, at most 64 bytes of it. Absent for whole values, for those of a Secret, and where the
+    /// version says that nothing is there.
+    #[prost(string, optional, tag = "4")]
+    pub value: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeapRequest {}

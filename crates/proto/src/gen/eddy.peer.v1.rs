@@ -15,6 +15,9 @@ pub struct MeetRequest {
     /// Where the others reach the asking member.
     #[prost(string, repeated, tag = "3")]
     pub peer_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The rules of merging with which the asking member would found the cluster; empty when it would not.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub rules: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MeetResponse {
@@ -37,6 +40,9 @@ pub struct MeetResponse {
     /// The asking member was removed from the cluster.
     #[prost(bool, tag = "7")]
     pub removed_asker: bool,
+    /// The rules by which its cluster merges; of a member that is starting, those with which it would found the cluster.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub rules: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {

@@ -1,6 +1,6 @@
 //! The admin API's answers as JSON: ids in hexadecimal as etcd writes them, keys as text.
 
-use eddy_proto::admin::{Dot, Equality, Merge, MergesResponse, PeerStatus, StatusResponse};
+use eddy_proto::admin::{Dot, Equality, Merge, MergesResponse, PeerStatus, Side, StatusResponse};
 use serde_json::{Value, json};
 
 /// The status of a replica and its peers.
@@ -16,6 +16,8 @@ pub fn status(status: &StatusResponse) -> Value {
         "floor": vector(&status.floor),
         "unsettled_keys": status.windows,
         "rules": status.rules,
+        "kubernetes_prefix": status.kubernetes_prefix,
+        "counters": status.counters,
         "state_hash": status.state_hash,
         "alarms": status.alarms,
         "writes_refused": text_or_null(&status.writes_refused),
@@ -55,13 +57,29 @@ fn merge(merge: &Merge) -> Value {
     let given_up: Vec<Value> = merge
         .given_up
         .iter()
-        .map(|given| json!({ "version": given.version.as_ref().map(dot), "what": given.what }))
+        .map(|given| {
+            json!({
+                "what": given.what,
+                "lost": given.lost.as_ref().map(side),
+                "stands": given.stands.as_ref().map(side),
+            })
+        })
         .collect();
     json!({
         "key": String::from_utf8_lossy(&merge.key),
         "rule": merge.rule,
         "revision": merge.revision,
         "given_up": given_up,
+        "more": merge.more,
+    })
+}
+
+fn side(side: &Side) -> Value {
+    json!({
+        "version": side.version.as_ref().map(dot),
+        "member": side.member,
+        "written_ms": side.written_ms,
+        "value": side.value,
     })
 }
 

@@ -64,9 +64,12 @@ fn table(url: &str, status: &StatusResponse) -> String {
     let mut text = String::new();
     let _infallible = writeln!(
         text,
-        "{url}  {} {:x}  cluster {:x}  revision {}  unsettled keys {}  rules {}",
-        status.name, status.member_id, status.cluster_id, status.revision, status.windows, status.rules
+        "{url}  {} {:x}  cluster {:x}  revision {}  unsettled keys {}",
+        status.name, status.member_id, status.cluster_id, status.revision, status.windows
     );
+    let counters = if status.counters.is_empty() { "none".to_owned() } else { status.counters.join(", ") };
+    let _infallible =
+        writeln!(text, "  rules {}: prefix {}, counters {counters}", status.rules, status.kubernetes_prefix);
     if !status.writes_refused.is_empty() {
         let _infallible = writeln!(text, "  writes refused: {}", status.writes_refused);
     }
@@ -161,10 +164,13 @@ mod tests {
             alarms: vec!["memberID:2 alarm:NOSPACE".to_owned()],
             peers,
             rules: 2,
+            kubernetes_prefix: "/registry/".to_owned(),
+            counters: vec!["apps/v1/Deployment:.spec.replicas:min=0".to_owned()],
             ..StatusResponse::default()
         };
         expect_test::expect![[r#"
-            http://h:1  east 2  cluster 1  revision 7  unsettled keys 0  rules 2
+            http://h:1  east 2  cluster 1  revision 7  unsettled keys 0
+              rules 2: prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0
               memberID:2 alarm:NOSPACE
               PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE
               ab    west  yes        0       0      12 ms ago     1.5 ms      equal

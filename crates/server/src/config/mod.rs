@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use eddy_crdt::merge::{CounterRule, Rules};
+
 use self::url::Url;
 
 /// Where `--listen-client-urls` and `--advertise-client-urls` point unless told otherwise.
@@ -166,6 +168,10 @@ pub struct Config {
     pub sync_interval: Duration,
     /// How long a new data dir of a cluster with several members waits for one of them before it serves alone.
     pub join_timeout: Duration,
+    /// Where Kubernetes keeps its objects, if this member founds its cluster.
+    pub kubernetes_prefix: String,
+    /// Integers that add up instead of being overwritten, if this member founds its cluster.
+    pub counters: Vec<CounterRule>,
     /// Values that only etcd's cross-flag rules read.
     pub raft: RaftFlags,
     /// Names of the flags that were given, by flag, variable or file.
@@ -237,6 +243,8 @@ impl Default for Config {
             feature_gates: gates::defaults(),
             sync_interval: Duration::from_millis(5),
             join_timeout: Duration::from_secs(30),
+            kubernetes_prefix: "/registry/".to_owned(),
+            counters: Vec::new(),
             raft: RaftFlags {
                 heartbeat_interval_ms: 100,
                 election_timeout_ms: 1000,
@@ -275,6 +283,25 @@ impl Config {
     /// Whether latency histograms per RPC are wanted.
     pub fn extensive_metrics(&self) -> bool {
         self.metrics == "extensive"
+    }
+
+    /// What a cluster that this member founds merges by.
+    pub fn rules(&self) -> Rules {
+        let prefix = self.kubernetes_prefix.clone().into();
+        Rules { prefix, counters: self.counters.clone(), ..Rules::default() }
+    }
+
+    /// What the flags ask of a cluster that merges by these rules, if that is something else. Flags that were not given
+    /// ask for nothing.
+    pub fn asks_for_other_rules(&self, rules: &Rules) -> Option<Rules> {
+        let mut asked = rules.clone();
+        if self.was_given("kubernetes-prefix") {
+            asked.prefix = self.rules().prefix;
+        }
+        if self.was_given("counters") {
+            asked.counters = self.rules().counters;
+        }
+        (!asked.is_founded_like(rules)).then_some(asked)
     }
 
     /// Whether a flag was given (rather than left at its default).

@@ -173,6 +173,7 @@ metrics! {
     unsettled_keys: IntGauge =
         gauge("eddy_unsettled_keys", "Keys of which not every member is known to have all versions.");
     merges: IntCounterVec = counters("eddy_merges_total", "Merges of concurrent versions.", &["rule"]);
+    merge_losses: IntCounterVec = counters("eddy_merge_losses_total", "What merges gave up: parts of versions.", &["rule"]);
     disk_bytes: IntGauge = gauge("eddy_disk_bytes", "Bytes the journal takes on disk, counted every 10 seconds at most.");
     connections: IntGauge = gauge("eddy_connections", "Open connections.");
     connections_accepted: IntCounter = counter("eddy_connections_accepted_total", "Connections accepted.");

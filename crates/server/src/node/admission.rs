@@ -60,6 +60,8 @@ pub(crate) struct Admission {
     pub(crate) corrupt: AtomicBool,
     /// Whether the disk has so little space that only commands that free some are taken.
     pub(crate) disk_low: AtomicBool,
+    /// Whether the replica has no revisions left to give.
+    pub(crate) out_of_spaces: AtomicBool,
     pub(crate) size_allocated: AtomicU64,
     pub(crate) size_in_use: AtomicU64,
     pub(crate) size_on_disk: AtomicU64,
@@ -71,6 +73,12 @@ impl Admission {
         let raised = |kind| replica.alarms_that_stop().any(|alarm| alarm.kind == kind);
         self.no_space.store(raised(AlarmKind::NoSpace), Ordering::Release);
         self.corrupt.store(raised(AlarmKind::Corrupt), Ordering::Release);
+        self.note_spaces(replica);
+    }
+
+    /// Notes whether the replica has revisions left to give.
+    pub(crate) fn note_spaces(&self, replica: &Replica) {
+        self.out_of_spaces.store(replica.is_out_of_spaces(), Ordering::Relaxed);
     }
 
     /// Whether the quota allows the data to grow by `cost` bytes.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::vec;
 
-use eddy_crdt::{Birth, Entry, Input, Origin, ReplicaId, VersionVector};
+use eddy_crdt::{Ack, Birth, Entry, Input, ReplicaId, VersionVector};
 use tokio::sync::oneshot;
 
 use super::error::NodeError;
@@ -25,7 +25,7 @@ const ACKS_WAITING_MAX: usize = 256;
 /// Acknowledgements of several messages, applied as one, so that the floor is computed once.
 pub(super) struct WaitingAcks {
     own: VersionVector,
-    acks: Vec<(Origin, VersionVector)>,
+    acks: Vec<Ack>,
     /// How many messages they came in.
     inputs: usize,
     /// When the first arrived, milliseconds of the monotonic clock.
@@ -37,7 +37,7 @@ impl WaitingAcks {
         Self { own: VersionVector::default(), acks: Vec::new(), inputs: 0, since_ms }
     }
 
-    pub(super) fn add(&mut self, own: &VersionVector, acks: Vec<(Origin, VersionVector)>) {
+    pub(super) fn add(&mut self, own: &VersionVector, acks: Vec<Ack>) {
         self.own.merge(own);
         self.acks.extend(acks);
         self.inputs += 1;
@@ -76,7 +76,9 @@ enum Rest {
 impl Handed {
     pub(super) fn new(input: Input, told: oneshot::Sender<Result<bool, NodeError>>) -> Self {
         let rest = match input {
-            Input::Entries { from, births, entries } => Rest::Entries { from, births, entries: entries.into_iter() },
+            Input::Entries { from, births, entries, together: false } => {
+                Rest::Entries { from, births, entries: entries.into_iter() }
+            }
             input => Rest::Whole(Some(input)),
         };
         Self { rest, told, refused: false }
@@ -89,7 +91,7 @@ impl Handed {
             Rest::Entries { from, births, entries } => {
                 let slice: Vec<Entry> = entries.take(SLICE).collect();
                 let (from, births) = (*from, Arc::clone(births));
-                (!slice.is_empty()).then_some(Input::Entries { from, births, entries: slice })
+                (!slice.is_empty()).then_some(Input::Entries { from, births, entries: slice, together: false })
             }
         }
     }

@@ -233,11 +233,6 @@ impl Committer {
             applied.take(effects);
         }
         let deadline = replica.next_tick_ms();
-        if !applied.records.is_empty() && engine.peering.is_offering() {
-            // The mark shares the flush of the group, so its entries may be sent as soon as they are on disk.
-            let upto = replica.vector().clone();
-            applied.take(replica.handle(now, Input::Offer { upto }));
-        }
         let changed = !applied.records.is_empty() || applied.head_changed;
         let after = After {
             durable: engine.peering.note(&replica, changed),
@@ -245,6 +240,7 @@ impl Committer {
             revision: replica.revision(),
             head: changed.then(|| replica.head().encode()),
         };
+        engine.admission.note_spaces(&replica);
         if applied.remote_entries > 0 {
             // A peer's entries may raise and lower alarms too.
             engine.admission.note_alarms(&replica);
@@ -417,7 +413,8 @@ impl Committer {
     }
 
     fn sweep(&mut self) {
-        let sweep = self.engine.replica.write().sweep(self.pace.batch);
+        let is_trimmed = self.engine.trims_waiting.load(Ordering::Acquire) == 0;
+        let sweep = self.engine.replica.write().sweep(self.pace.batch, is_trimmed);
         self.sweeping = !sweep.done;
         self.next_slice = Instant::now() + self.pace.pause;
         let waiting = if sweep.done { std::mem::take(&mut self.physical) } else { Vec::new() };
@@ -425,6 +422,7 @@ impl Committer {
             return;
         }
         self.engine.metrics.swept(sweep.dead.len());
+        self.engine.trims_waiting.fetch_add(1, Ordering::AcqRel);
         self.engine.pipe.send(Work::Trim { dead: sweep.dead, waiting });
     }
 }

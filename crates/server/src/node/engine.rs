@@ -1,7 +1,7 @@
 //! What the node's threads and all its handles share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -63,6 +63,8 @@ pub(crate) struct Engine {
     pub(super) durable_number: latest::Sender<u64>,
     /// Number of the last group whose effects were published.
     pub(super) published_groups: AtomicU64,
+    /// How many sweeps told of records that are not all trimmed.
+    pub(super) trims_waiting: AtomicUsize,
     pub(super) writable: AtomicBool,
     pub(super) stopped_because: Mutex<Option<Arc<str>>>,
     /// Whether the disk is full.

@@ -186,6 +186,9 @@ impl Handle {
         if engine.is_paused() || engine.admission.disk_low.load(Ordering::Relaxed) {
             return NodeState::WritesPaused { reason: "no space left on the disk of the data dir".into() };
         }
+        if engine.admission.out_of_spaces.load(Ordering::Relaxed) {
+            return NodeState::WritesPaused { reason: "no revision space is left".into() };
+        }
         match engine.stalled() {
             Some(silent) => {
                 let reason = format!("the disk has not answered for {} s", silent.as_secs());

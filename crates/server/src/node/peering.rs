@@ -1,7 +1,6 @@
 //! What peers may be told: what is on disk and may be sent to them, the members, and notices for operators.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use eddy_crdt::{Member, Notice, Replica, VersionVector};
 use parking_lot::Mutex;
@@ -15,8 +14,8 @@ const NOTICES_MAX: usize = 1024;
 pub struct Durable {
     /// Version vector of the entries that were applied.
     pub vector: Arc<VersionVector>,
-    /// Peers may have been sent the replica's own entries up to this number; the mark is on disk.
-    pub offered: u64,
+    /// Which change of the replica's marks is on disk.
+    pub marks: u64,
     /// The members, in order of id.
     pub members: Arc<Vec<Member>>,
 }
@@ -26,8 +25,6 @@ pub(crate) struct Peering {
     pub(super) durable: latest::Sender<Durable>,
     /// The state that the storage thread was given last.
     handed_on: Mutex<Durable>,
-    /// How many sessions have a peer that takes entries now.
-    pub(super) takers: AtomicUsize,
     notices: mpsc::Sender<Notice>,
     pub(super) receiver: Mutex<Option<mpsc::Receiver<Notice>>>,
 }
@@ -36,22 +33,16 @@ impl Peering {
     pub(crate) fn new(replica: &Replica) -> Self {
         let durable = Durable {
             vector: Arc::new(replica.vector().clone()),
-            offered: replica.offered(),
+            marks: replica.marks().version(),
             members: Arc::new(replica.members().cloned().collect()),
         };
         let (notices, receiver) = mpsc::channel(NOTICES_MAX);
         Self {
             durable: latest::Sender::new(durable.clone()),
             handed_on: Mutex::new(durable),
-            takers: AtomicUsize::new(0),
             notices,
             receiver: Mutex::new(Some(receiver)),
         }
-    }
-
-    /// Whether any peer takes entries.
-    pub(crate) fn is_offering(&self) -> bool {
-        self.takers.load(Ordering::Acquire) > 0
     }
 
     /// The state that will be on disk with the present group; `None` when it did not change.
@@ -63,7 +54,7 @@ impl Peering {
         if *last.vector != *replica.vector() {
             last.vector = Arc::new(replica.vector().clone());
         }
-        last.offered = replica.offered();
+        last.marks = replica.marks().version();
         if !replica.members().eq(last.members.iter()) {
             last.members = Arc::new(replica.members().cloned().collect());
         }

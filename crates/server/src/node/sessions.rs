@@ -1,7 +1,6 @@
 //! The node's calls for peers' sessions: what is on disk, a look at the replica, and a way to have inputs applied.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use eddy_crdt::{Change, ChangeKind, Entry, Input, Member, Notice, Now, Replica};
@@ -25,16 +24,6 @@ fn size(entry: &Entry) -> usize {
         ChangeKind::Delete | ChangeKind::Expire => change.key.len(),
     };
     ENTRY_OVERHEAD + entry.changes.iter().map(change).sum::<usize>()
-}
-
-/// Counts one session whose peer takes entries, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Taker(Handle);
-
-impl Drop for Taker {
-    fn drop(&mut self) {
-        self.0.engine.peering.takers.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 impl Handle {
@@ -61,18 +50,6 @@ impl Handle {
     /// The present time by both clocks.
     pub(crate) fn now(&self) -> Now {
         self.engine.now()
-    }
-
-    /// Has every group marked as offered with its own flush, until the returned `Taker` is dropped. Entries applied
-    /// before are not marked by that; where there are such, the returned input marks them.
-    pub(crate) fn begin_taking(&self) -> (Taker, Option<Input>) {
-        self.engine.peering.takers.fetch_add(1, Ordering::AcqRel);
-        // The committer marks what is applied from here on.
-        let offer = self.look(|replica| {
-            let own = replica.vector().get(replica.identity().origin());
-            (replica.offered() < own).then(|| Input::Offer { upto: replica.vector().clone() })
-        });
-        (Taker(self.clone()), offer)
     }
 
     /// Has a session's input applied, behind clients' commands, in one group or in several if it is long. Waits while the

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -45,6 +45,8 @@ pub struct Options {
     pub identity: Identity,
     /// The cluster that is founded if the journal is new; `None` for a replica that belongs to none.
     pub genesis: Option<Genesis>,
+    /// Why the journal may be less than what was acknowledged, where it cannot know itself.
+    pub doubt: Option<Doubt>,
     /// Path of the journal, for messages.
     pub place: PathBuf,
     /// Bytes of data above which puts and grants are refused; `None` for no limit.
@@ -65,6 +67,7 @@ impl Options {
         Self {
             identity,
             genesis: None,
+            doubt: None,
             place,
             quota: Some(QUOTA_DEFAULT),
             progress_interval: PROGRESS_INTERVAL_DEFAULT,
@@ -133,7 +136,7 @@ fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica,
     let has_peers = replica.members().any(|member| !member.removed && member.id != own);
     if head.is_none() {
         journal.head(replica.head().encode())?;
-    } else if has_peers && let Some(reason) = journal.doubt() {
+    } else if has_peers && let Some(reason) = options.doubt.or(journal.doubt()) {
         doubt(&mut replica, journal, reason)?;
     }
     Ok(replica)
@@ -159,6 +162,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         durable: AtomicI64::new(replica.revision().get()),
         durable_number: latest::Sender::new(replica.next_number()),
         published_groups: AtomicU64::new(0),
+        trims_waiting: AtomicUsize::new(0),
         writable: AtomicBool::new(true),
         stopped_because: Mutex::new(None),
         paused: AtomicBool::new(false),

@@ -23,6 +23,9 @@ const BUSY_EVERY: Duration = Duration::from_millis(20);
 /// How often the bytes on disk are counted at most: that takes a walk through directories.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 
+/// How long after a full disk to go on trimming.
+const TRIM_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// How often the groups that wait for space are tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -31,6 +34,10 @@ pub(crate) struct StorageThread {
     engine: Arc<Engine>,
     journal: Box<dyn Journal>,
     dead: BTreeSet<u64>,
+    /// How many sweeps told these.
+    trims: usize,
+    /// When what is dead may be trimmed again, after the disk was full.
+    trims_after: Option<Instant>,
     /// Whether something was trimmed that no flush has made durable yet.
     unsynced: bool,
     waiting: Vec<Answer>,
@@ -56,7 +63,17 @@ impl Drop for Farewell {
 impl StorageThread {
     pub(crate) fn new(engine: Arc<Engine>, journal: Box<dyn Journal>) -> Self {
         let (dead, waiting) = (BTreeSet::new(), Vec::new());
-        Self { engine, journal, dead, unsynced: false, waiting, counted: None, parked: VecDeque::new() }
+        Self {
+            engine,
+            journal,
+            dead,
+            trims: 0,
+            trims_after: None,
+            unsynced: false,
+            waiting,
+            counted: None,
+            parked: VecDeque::new(),
+        }
     }
 
     /// Runs until the pipe is closed and empty.
@@ -69,6 +86,7 @@ impl StorageThread {
                 Received::Work(Work::Trim { dead, waiting }) => {
                     self.dead.extend(dead);
                     self.waiting.extend(waiting);
+                    self.trims += 1;
                 }
                 Received::Work(Work::Defragment(reply)) => self.defragment(reply),
                 Received::Nothing if !self.parked.is_empty() => self.retry(),
@@ -213,7 +231,11 @@ impl StorageThread {
     }
 
     fn trim_pending(&self) -> bool {
-        self.engine.is_writable() && self.parked.is_empty() && (!self.dead.is_empty() || !self.waiting.is_empty())
+        let may_trim = self.trims_after.is_none_or(|after| Instant::now() >= after);
+        self.engine.is_writable()
+            && self.parked.is_empty()
+            && may_trim
+            && (!self.dead.is_empty() || !self.waiting.is_empty())
     }
 
     fn trim(&mut self) {
@@ -225,14 +247,21 @@ impl StorageThread {
             match trimmed {
                 Ok(()) => self.unsynced = true,
                 Err(error @ StorageError::NoSpace { .. }) => {
-                    // Nothing was changed. Dead records do no harm, and the next sweep names them again.
+                    // Nothing was changed. Dead records do no harm.
                     tracing::warn!(%error, "what a compaction dropped stays on disk for now");
-                    self.dead.clear();
+                    self.trims_after = Some(Instant::now() + TRIM_AGAIN_AFTER);
+                    for (reply, result) in self.waiting.drain(..) {
+                        answer(reply, result);
+                    }
+                    return;
                 }
                 Err(error) => return self.stop_writes(&error),
             }
         }
+        self.trims_after = None;
         if self.dead.is_empty() {
+            let trims = std::mem::take(&mut self.trims);
+            self.engine.trims_waiting.fetch_sub(trims, Ordering::AcqRel);
             if self.unsynced {
                 self.sync();
             }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use eddy_crdt::sync::SessionEvent;
-use eddy_crdt::{Alarm, AlarmKind, Notice, ReplicaId};
+use eddy_crdt::{Alarm, AlarmKind, Keyspace, MergeReport, Notice, ReplicaId};
 
+use super::losses;
 use super::peers::{Halt, Peers};
-use super::status;
 
 impl Peers {
     /// Logs and counts an event of a session.
@@ -96,20 +96,26 @@ impl Peers {
     fn notice(&self, notice: Notice) {
         match notice {
             Notice::Merged(merge) => {
-                self.metrics.merges.with_label_values(&[status::rule_name(&merge.rule)]).inc();
+                self.metrics.merges.with_label_values(&[losses::rule_name(&merge.rule)]).inc();
                 tracing::debug!(key = %String::from_utf8_lossy(&merge.key), rule = ?merge.rule, "merged concurrent versions");
+                self.lost(&merge);
             }
-            Notice::Rebased(merge) => tracing::warn!(
-                key = %String::from_utf8_lossy(&merge.key),
-                rule = ?merge.rule,
-                "given-up" = ?merge.given_up,
-                "a write from before the loss gave something up"
-            ),
+            Notice::Rebased(merge) => {
+                tracing::warn!(key = %String::from_utf8_lossy(&merge.key), "a write from before the loss gave something up");
+                self.lost(&merge);
+            }
             Notice::Removed => self.halts(Halt::Removed),
             Notice::OrdinalChanged { ordinal } => tracing::warn!(
                 ordinal,
                 "another member has the revisions of this replica: it moved to others, and its clients list again"
             ),
+            Notice::SpacesExhausted => {
+                if self.troubles.lock().is_news("spaces".to_owned()) {
+                    tracing::error!(
+                        "no revision space is left: this replica takes no writes, and no entries of peers, any more"
+                    );
+                }
+            }
             Notice::ClockAhead { origin, ahead_ms } => {
                 self.board.dated_ahead(origin.replica, ahead_ms);
                 if self.troubles.lock().is_news(format!("ahead {}", origin.replica)) {
@@ -137,6 +143,17 @@ impl Peers {
                 }
             }
         }
+    }
+
+    /// Counts and logs what a merge gave up.
+    fn lost(&self, merge: &MergeReport) {
+        // What a merge of system keys gives up is nobody's data.
+        if merge.keyspace == Keyspace::System || merge.given_up.is_empty() {
+            return;
+        }
+        let losses = merge.given_up.told.len() + merge.given_up.more;
+        self.metrics.merge_losses.with_label_values(&[losses::rule_name(&merge.rule)]).inc_by(losses as u64);
+        self.losses.lock().log(merge, &self.names());
     }
 
     fn refused(&self, why: &'static str, dot: eddy_crdt::Dot, from: ReplicaId, alarming: bool) {

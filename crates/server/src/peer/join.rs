@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use eddy_crdt::merge::Rules;
 use eddy_crdt::{ClusterId, Founder, Genesis, Identity, Installed, Keyspace, Member, Replica, ReplicaId};
 use eddy_proto::peer::{self as wire, MeetRequest, MeetResponse};
 use futures::future::join_all;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::dial::{Backoff, Dialer};
 use super::fetch::{Source, fetch};
@@ -17,18 +19,56 @@ use crate::node::identity::{self, Founded};
 /// How long one attempt to meet a peer may take.
 const MEET_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a founder that refuses to begin still answers others. Otherwise one of them could miss it and begin alone.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// What a new data dir begins with.
 pub enum Beginning {
     /// The first entry of a cluster; all its members make the same one.
     Genesis(Genesis),
     /// The state of another member.
     Snapshot(Box<Installed>),
+    /// What is on disk, although others knew more of this member once: nobody does any more.
+    Old,
 }
 
 /// This member was removed from the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the member has been permanently removed from the cluster")]
 pub struct Removed;
+
+/// Two new members would found one cluster with different declarations about merges.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "member {name} would found the cluster with {theirs}, this one with {ours}: \
+     give all founders the same --kubernetes-prefix and --counters"
+)]
+pub struct DeclaredApart {
+    /// The other member.
+    name: String,
+    ours: String,
+    theirs: String,
+}
+
+impl DeclaredApart {
+    /// The error, once the other founders that start now had the time to ask and to see it, too.
+    async fn told(self) -> anyhow::Error {
+        tokio::time::sleep(LINGER).await;
+        self.into()
+    }
+}
+
+/// Whether a member would found the cluster with something else than this one. One that says nothing would not.
+fn declared_apart(founded: &Founded, ours: &Rules, member_id: u64, theirs: &[u8]) -> Option<DeclaredApart> {
+    let founder = founded.founders.iter().find(|founder| founder.id.get() == member_id)?;
+    let theirs = Rules::read(theirs).filter(|theirs| !theirs.counters.is_empty() || !theirs.prefix.is_empty())?;
+    let described = |rules: &Rules| match theirs.number == ours.number {
+        true => rules.to_string(),
+        false => format!("rules {}, {rules}", rules.number),
+    };
+    let (name, ours_text, theirs_text) = (founder.name.clone(), described(ours), described(&theirs));
+    (theirs != *ours).then_some(DeclaredApart { name, ours: ours_text, theirs: theirs_text })
+}
 
 /// The member that asks: by its id or, if it gives none, by its peer URLs.
 pub(crate) fn find_asker(members: &[Member], request: &MeetRequest) -> Option<ReplicaId> {
@@ -70,7 +110,7 @@ pub fn founded(config: &Config) -> anyhow::Result<Founded> {
 }
 
 /// The answer to [`MeetRequest`] before this member has begun.
-pub fn starting(founded: &Founded) -> MeetResponse {
+pub fn starting(config: &Config, founded: &Founded) -> MeetResponse {
     let member = |founder: &Founder| wire::Member {
         id: founder.id.get(),
         name: founder.name.clone(),
@@ -81,31 +121,40 @@ pub fn starting(founded: &Founded) -> MeetResponse {
         cluster_id: founded.identity.cluster.get(),
         member_id: founded.identity.replica.get(),
         starting: true,
+        rules: config.rules().encode(),
         members: founded.founders.iter().map(member).collect(),
         ..MeetResponse::default()
     }
 }
 
 /// Finds out with what a new data dir begins. A single member begins at once. One of several looks for the others first:
-/// where they have gone on, their state must come before any write here.
+/// where they have gone on, their state must come before any write here. `asked` is what new members asked of this one.
 ///
 /// # Errors
-/// When this member was removed, or a running cluster that is to be joined does not know it.
-pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyhow::Result<Beginning> {
+/// When this member was removed, a running cluster that is to be joined does not know it, or another founder was given
+/// other declarations about merges.
+pub async fn begin(
+    config: &Config,
+    founded: &Founded,
+    dialer: &Dialer,
+    mut asked: watch::Receiver<MeetRequest>,
+) -> anyhow::Result<Beginning> {
     let others: Vec<&Founder> =
         founded.founders.iter().filter(|founder| founder.id != founded.identity.replica).collect();
     let deadline = Instant::now() + config.join_timeout;
-    let genesis = || Beginning::Genesis(Genesis { founders: founded.founders.clone(), ..Genesis::default() });
+    let ours = config.rules();
+    let genesis = |rules| Beginning::Genesis(Genesis { founders: founded.founders.clone(), rules });
     if config.initial_cluster_state == "existing" {
         return join(config, founded, &others, dialer, deadline).await;
     }
     if others.is_empty() {
-        return Ok(genesis());
+        return Ok(genesis(ours));
     }
     let request = MeetRequest {
         cluster_id: founded.identity.cluster.get(),
         member_id: founded.identity.replica.get(),
         peer_urls: own_urls(founded),
+        rules: ours.encode(),
     };
     let mut backoff = Backoff::new();
     tracing::info!(peers = others.len(), "looking for the other members");
@@ -114,24 +163,36 @@ pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyho
     let mut troubles = Troubles::default();
     loop {
         let answers = ask(dialer, &others, &request).await;
-        let mut met = false;
+        // The rules of a member that has founded the cluster count, if there is one.
+        let mut met: Option<Rules> = None;
         for (founder, answer) in &answers {
             let Ok(answer) = answer else { continue };
             match weigh(founded, founder, answer, &mut troubles)? {
                 Weighed::Stranger => continue,
                 Weighed::New => {
-                    met = true;
+                    if let Some(apart) = declared_apart(founded, &ours, answer.member_id, &answer.rules) {
+                        return Err(apart.told().await);
+                    }
+                    met.get_or_insert_with(|| ours.clone());
                     continue;
                 }
-                Weighed::GoneOn => (met, gone_on) = (true, true),
+                Weighed::Founded => {
+                    met = Some(Rules::decode(&answer.rules).with_context(|| format!("join {}", founder.name))?);
+                    continue;
+                }
+                Weighed::GoneOn => gone_on = true,
             }
             let source = Source { member: ReplicaId::new(answer.member_id), peer_urls: founder.peer_urls.clone() };
             if let Some(installed) = take(dialer, &source, founded.identity, None, &mut troubles).await? {
                 return Ok(Beginning::Snapshot(installed));
             }
         }
-        if met && !gone_on {
-            return Ok(genesis());
+        let request = asked.borrow_and_update().clone();
+        if let Some(apart) = declared_apart(founded, &ours, request.member_id, &request.rules) {
+            return Err(apart.told().await);
+        }
+        if let Some(rules) = met.filter(|_| !gone_on) {
+            return Ok(genesis(rules));
         }
         if Instant::now() >= deadline && !gone_on {
             tracing::warn!(
@@ -139,9 +200,9 @@ pub async fn begin(config: &Config, founded: &Founded, dialer: &Dialer) -> anyho
                 reasons = reasons(&answers).join("; "),
                 "met none of the other members in time; starting without them"
             );
-            return Ok(genesis());
+            return Ok(genesis(ours));
         }
-        sleep(backoff.pause()).await;
+        let _asked_or_time_is_up = timeout(backoff.pause(), asked.changed()).await;
     }
 }
 
@@ -151,6 +212,8 @@ enum Weighed {
     Stranger,
     /// The member is as new as this one.
     New,
+    /// The member has founded the cluster, and all of its entries are there from the first on.
+    Founded,
     /// The member has gone on, perhaps without this one, so its state must come first.
     GoneOn,
 }
@@ -173,7 +236,11 @@ fn weigh(
         return Err(Removed);
     }
     let gone_on = !answer.starting && (answer.knows_asker || answer.has_settled);
-    Ok(if gone_on { Weighed::GoneOn } else { Weighed::New })
+    Ok(match (gone_on, answer.starting) {
+        (true, _) => Weighed::GoneOn,
+        (false, true) => Weighed::New,
+        (false, false) => Weighed::Founded,
+    })
 }
 
 /// Fetches a snapshot; logs why there is none, once for each reason.
@@ -222,11 +289,12 @@ async fn take(
     }
 }
 
-/// Begins anew, under a new birth, from another member's state. Asks until one of them gives it.
+/// Begins anew, under a new birth, from another member's state. Asks until one of them gives it. Returns `None` when all
+/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk.
 ///
 /// # Errors
 /// When there is no other member, or no randomness for a birth.
-pub async fn anew(old: &Replica, dialer: &Dialer) -> anyhow::Result<Box<Installed>> {
+pub async fn anew(old: &Replica, dialer: &Dialer, patience: Duration) -> anyhow::Result<Option<Box<Installed>>> {
     let before = old.identity();
     let identity = Identity { birth: identity::draw_birth()?, ..before };
     let sources: Vec<Source> = old
@@ -237,15 +305,35 @@ pub async fn anew(old: &Replica, dialer: &Dialer) -> anyhow::Result<Box<Installe
     if sources.is_empty() {
         bail!("there is no other member to begin anew from");
     }
+    let founder =
+        |member: &Member| Founder { id: member.id, name: member.name.clone(), peer_urls: member.peer_urls.clone() };
+    let others: Vec<Founder> =
+        old.members().filter(|member| !member.removed && member.id != before.replica).map(founder).collect();
+    let others: Vec<&Founder> = others.iter().collect();
+    let request =
+        MeetRequest { cluster_id: before.cluster.get(), member_id: before.replica.get(), ..MeetRequest::default() };
+    let mut all_empty_since = None;
     tracing::warn!(birth = %identity.birth, "beginning anew from what the others have; what only this member had is written again");
     let (mut backoff, mut troubles) = (Backoff::new(), Troubles::default());
     loop {
         for source in &sources {
             if let Some(installed) = take(dialer, source, identity, Some(old), &mut troubles).await? {
-                return Ok(installed);
+                return Ok(Some(installed));
             }
         }
-        sleep(backoff.pause()).await;
+        // One that joins does not know the id of the cluster before it has begun.
+        let has_nothing = |(_, answer): &(&Founder, Result<MeetResponse, String>)| {
+            answer.as_ref().is_ok_and(|answer| answer.starting)
+        };
+        if ask(dialer, &others, &request).await.iter().all(has_nothing) {
+            if all_empty_since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                tracing::warn!("no other member has anything: going on with what is on this disk");
+                return Ok(None);
+            }
+        } else {
+            all_empty_since = None;
+        }
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 
@@ -258,7 +346,7 @@ async fn join(
     deadline: Instant,
 ) -> anyhow::Result<Beginning> {
     let peer_urls = own_urls(founded);
-    let request = MeetRequest { cluster_id: 0, member_id: 0, peer_urls: peer_urls.clone() };
+    let request = MeetRequest { peer_urls: peer_urls.clone(), ..MeetRequest::default() };
     let (mut backoff, mut troubles) = (Backoff::new(), Troubles::default());
     loop {
         let answers = ask(dialer, others, &request).await;
@@ -297,7 +385,7 @@ async fn join(
                 reasons(&answers).join("; ")
             );
         }
-        sleep(backoff.pause()).await;
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 

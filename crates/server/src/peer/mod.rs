@@ -15,6 +15,7 @@ mod events;
 mod fetch;
 pub mod join;
 mod lines;
+mod losses;
 mod peers;
 mod probe;
 mod service;

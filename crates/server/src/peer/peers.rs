@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::board::Board;
 use super::dial::Dialer;
 use super::end::End;
+use super::losses::LossLog;
 use super::troubles::Troubles;
 use crate::metrics::Metrics;
 use crate::node::Handle;
@@ -49,6 +50,7 @@ pub struct Peers {
     pub(super) metrics: Arc<Metrics>,
     pub(super) sync_interval: Duration,
     pub(super) troubles: Mutex<Troubles>,
+    pub(super) losses: Mutex<LossLog>,
     /// How many peers read a snapshot.
     pub(super) readers: AtomicUsize,
     halt: tokio::sync::watch::Sender<Option<Halt>>,
@@ -74,6 +76,7 @@ impl Peers {
             metrics,
             sync_interval: options.sync_interval,
             troubles: Mutex::default(),
+            losses: Mutex::default(),
             readers: AtomicUsize::new(0),
             halt: tokio::sync::watch::Sender::new(None),
             stop,

@@ -54,7 +54,7 @@ impl Peers {
         let request = MeetRequest {
             cluster_id: identity.cluster.get(),
             member_id: identity.replica.get(),
-            peer_urls: Vec::new(),
+            ..MeetRequest::default()
         };
         let meet = async { self.dialer.dial(&member.peer_urls).await.ok()?.meet(request).await.ok() };
         let answer = timeout(PROBE_TIMEOUT, meet).await.ok().flatten().map(tonic::Response::into_inner);

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use eddy_proto::peer::peer_server::{Peer as PeerApi, PeerServer};
 use eddy_proto::peer::{Frame, MeetRequest, MeetResponse};
 use futures::{Stream, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -25,13 +25,21 @@ pub struct Caller(pub Option<SocketAddr>);
 pub struct Station {
     /// The answer to `Meet` before the node has opened.
     starting: MeetResponse,
+    /// The newest question of a member of the same cluster until then.
+    asked: watch::Sender<MeetRequest>,
     peers: OnceLock<Arc<Peers>>,
 }
 
 impl Station {
     /// A station that answers `starting` until it is opened.
     pub fn new(starting: MeetResponse) -> Arc<Station> {
-        Arc::new(Station { starting: MeetResponse { starting: true, ..starting }, peers: OnceLock::new() })
+        let asked = watch::Sender::new(MeetRequest::default());
+        Arc::new(Station { starting: MeetResponse { starting: true, ..starting }, asked, peers: OnceLock::new() })
+    }
+
+    /// What new members of the same cluster ask of this one before it has opened.
+    pub fn asked(&self) -> watch::Receiver<MeetRequest> {
+        self.asked.subscribe()
     }
 
     /// Accepts streams from now on.
@@ -70,7 +78,15 @@ impl PeerApi for PeerService {
     async fn meet(&self, request: Request<MeetRequest>) -> Result<Response<MeetResponse>, Status> {
         let response = match self.0.peers.get() {
             Some(peers) => peers.meet(&request.into_inner()),
-            None => self.0.starting.clone(),
+            None => {
+                let request = request.into_inner();
+                // One that founds with the same rules changes nothing; one with others must not be forgotten for it.
+                let others = !request.rules.is_empty() && request.rules != self.0.starting.rules;
+                if request.cluster_id == self.0.starting.cluster_id && others {
+                    self.0.asked.send_replace(request);
+                }
+                self.0.starting.clone()
+            }
         };
         Ok(Response::new(response))
     }
@@ -87,6 +103,7 @@ impl Peers {
             member_id: identity.replica.get(),
             starting: false,
             members: members.iter().filter(|member| !member.removed).map(join::to_wire).collect(),
+            rules: replica.rules().encode(),
             knows_asker: asker.is_some_and(|asker| replica.vector().iter().any(|dot| dot.origin.replica == asker)),
             has_settled: replica.floor().iter().any(|dot| dot.origin.replica.get() != 0),
             removed_asker: asker.is_some_and(|id| members.iter().any(|member| member.id == id && member.removed)),

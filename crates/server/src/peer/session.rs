@@ -26,7 +26,6 @@ use super::end::End;
 use super::peers::{Halt, Peers};
 use crate::logging;
 use crate::node::peering::Durable;
-use crate::node::sessions::Taker;
 use crate::node::{Handle, NodeError};
 
 /// How long a peer may take to greet.
@@ -80,8 +79,6 @@ struct Talk<'a> {
     seat: Option<Seat>,
     outbox: VecDeque<Bytes>,
     inputs: VecDeque<Input>,
-    /// `Some` while the peer takes entries.
-    taking: Option<Taker>,
     /// Places behind which the peer wants a chunk of a snapshot. They are answered once earlier inputs are applied.
     chunks: VecDeque<Option<Place>>,
     /// `Some` once the peer reads a snapshot.
@@ -118,7 +115,6 @@ pub(crate) async fn talk(
         seat: None,
         outbox: VecDeque::from([hello.encode()]),
         inputs: VecDeque::new(),
-        taking: None,
         chunks: VecDeque::new(),
         reading: None,
         tally: SessionTally::default(),
@@ -138,6 +134,12 @@ pub(crate) async fn talk(
     }
     if let End::Protocol(SyncError::Refused { reason: Reason::RemovedMember, .. }) = &end {
         peers.halts(Halt::Removed);
+    }
+    let stop = talk.session.lock().end();
+    if let Some(stop) = stop
+        && let Err(error) = peers.node.hand_on(stop).await
+    {
+        tracing::debug!(%error, "it is not noted that nothing is streamed any more");
     }
     let peer = talk.session.lock().peer();
     if let Some(seat) = &talk.seat {
@@ -230,7 +232,7 @@ impl Talk<'_> {
 
     /// After the replica refused something of an input: drops the inputs behind it, and asks the peer to send again.
     fn ask_again(&mut self) {
-        self.inputs.retain(|input| matches!(input, Input::Offer { .. }));
+        self.inputs.retain(|input| matches!(input, Input::Stream { .. } | Input::Stop { .. }));
         let node = &self.peers.node;
         let again = node.look(|replica| self.session.lock().refused(replica, node.now()));
         self.outbox.extend(again.map(|message| message.encode()));
@@ -283,7 +285,7 @@ impl Talk<'_> {
         let now = self.peers.node.now();
         let turn = self.peers.node.look(|replica| {
             let mut session = self.session.lock();
-            session.set_offered(durable.offered);
+            session.set_marks_on_disk(durable.marks);
             session.poll(replica, &durable.vector, now, POLL_BYTES)
         })?;
         self.take(turn);
@@ -293,7 +295,7 @@ impl Talk<'_> {
     /// How long after one look the next is due.
     fn patience(&self, durable: &latest::Receiver<Durable>) -> Duration {
         let (own, on_disk) = (self.peers.node.identity().origin(), durable.borrow());
-        let is_urgent = self.session.lock().is_urgent(own, on_disk.offered, &on_disk.vector);
+        let is_urgent = self.session.lock().is_urgent(own, &on_disk.vector);
         if is_urgent { self.peers.sync_interval } else { self.peers.sync_interval.max(LOOK_AGAIN) }
     }
 
@@ -305,7 +307,6 @@ impl Talk<'_> {
 
     fn take(&mut self, turn: SessionEffects) {
         self.inputs.extend(turn.inputs);
-        self.offer();
         self.outbox.extend(turn.messages.iter().map(Message::encode));
         for event in turn.events {
             match event {
@@ -323,19 +324,6 @@ impl Talk<'_> {
         if let Some(seat) = &self.seat {
             self.peers.board.counted(seat, &self.tally, &tally);
             self.tally = tally;
-        }
-    }
-
-    /// Has entries marked as offered exactly while the peer takes entries. The mark must be on disk before the first entry is
-    /// sent. A peer that does not acknowledge is promised no more entries.
-    fn offer(&mut self) {
-        let takes = self.session.lock().takes_entries();
-        if takes && self.taking.is_none() {
-            let (taker, offer) = self.peers.node.begin_taking();
-            self.taking = Some(taker);
-            self.inputs.extend(offer);
-        } else if !takes {
-            self.taking = None;
         }
     }
 

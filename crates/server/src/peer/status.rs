@@ -1,29 +1,18 @@
 //! The status of this replica and of its peers, and its recent merges, as the admin API's messages.
 
+use std::collections::BTreeMap;
+
 use eddy_crdt::sync::{Equality, PeerStatus};
-use eddy_crdt::{ReplicaId, Rule, VersionVector};
+use eddy_crdt::{GivenUp, Replica, ReplicaId, Said, Stamp, VersionVector};
 use eddy_proto::admin as pb;
 
+use super::losses::rule_name;
 use super::peers::Peers;
 use crate::metrics::{Metrics, PEER_ALARM_KINDS};
 use crate::node::alarm::alarm_text;
 
 /// How many bytes of entries are counted at most to tell how far a peer is behind.
 const WEIGHED_BYTES: usize = 16 << 20;
-
-/// The name of a rule of merging, in metrics and in the admin API.
-pub(crate) fn rule_name(rule: &Rule) -> &'static str {
-    match rule {
-        Rule::DeletedIncarnation => "deleted-incarnation",
-        Rule::OutlivedDelete => "outlived-delete",
-        Rule::CreatedFirst => "created-first",
-        Rule::CreatedLast => "created-last",
-        Rule::FieldMerge => "field-merge",
-        Rule::LastWriter => "last-writer",
-        Rule::LongestLease => "longest-lease",
-        Rule::ContestedBirth => "contested-birth",
-    }
-}
 
 fn dots(vector: &VersionVector) -> Vec<pb::Dot> {
     vector.iter().map(dot).collect()
@@ -43,6 +32,11 @@ enum Trouble {
     /// There is no connection to it, and nothing settles until it has this many entries. `silent_ms`: since when no message
     /// came from it, if any ever did.
     Away { member: u64, entries: u64, silent_ms: Option<u64> },
+}
+
+/// The alarm of a replica that has no revision space left. It alone stops writes.
+fn spaces_text(member: ReplicaId) -> String {
+    format!("memberID:{} alarm:SPACES (no revision space is left)", member.get())
 }
 
 impl Trouble {
@@ -112,6 +106,9 @@ impl Peers {
         let peers = self.peer_statuses();
         let mut alarms: Vec<String> = status.alarms.iter().map(alarm_text).collect();
         alarms.extend(self.alarms(&peers).iter().map(Trouble::text));
+        if self.node.look(Replica::is_out_of_spaces) {
+            alarms.push(spaces_text(own.replica));
+        }
         let own_member = durable.members.iter().find(|member| member.id == own.replica);
         self.node.look(|replica| pb::StatusResponse {
             cluster_id: own.cluster.get(),
@@ -128,6 +125,8 @@ impl Peers {
             peers,
             writes_refused: status.state.reason().unwrap_or_default().to_owned(),
             rules: replica.rules().number,
+            kubernetes_prefix: String::from_utf8_lossy(&replica.rules().prefix).into_owned(),
+            counters: replica.rules().counters.iter().map(ToString::to_string).collect(),
         })
     }
 
@@ -188,20 +187,23 @@ impl Peers {
             merges.truncate(limit);
             merges
         });
+        let names = self.names();
         let merges = merges
             .into_iter()
             .map(|merge| pb::Merge {
                 key: merge.key,
                 rule: rule_name(&merge.rule).to_owned(),
                 revision: merge.revision.map_or(0, |revision| revision.get()),
-                given_up: merge
-                    .given_up
-                    .into_iter()
-                    .map(|given| pb::GivenUp { version: Some(dot(given.dot)), what: given.what })
-                    .collect(),
+                given_up: merge.given_up.told.iter().map(|given| given_up(given, &names)).collect(),
+                more: merge.given_up.more as u64,
             })
             .collect();
         pb::MergesResponse { merges }
+    }
+
+    /// The names of all members, also of those that were removed.
+    pub(super) fn names(&self) -> BTreeMap<ReplicaId, String> {
+        self.node.members().iter().map(|member| (member.id, member.name.clone())).collect()
     }
 
     /// Sets the gauges about peers. Called before they are read.
@@ -223,6 +225,23 @@ impl Peers {
             }
         }
         metrics.unsettled_keys.set(self.node.look(|replica| replica.windows_len()) as i64);
+    }
+}
+
+fn given_up(given: &GivenUp, names: &BTreeMap<ReplicaId, String>) -> pb::GivenUp {
+    let side = |of: eddy_crdt::Dot, stamp: Stamp, said: &Said| pb::Side {
+        version: Some(dot(of)),
+        member: names.get(&of.origin.replica).cloned().unwrap_or_default(),
+        written_ms: stamp.wall_ms(),
+        value: match said {
+            Said::Text(text) => Some(text.clone()),
+            Said::Nothing | Said::Untold => None,
+        },
+    };
+    pb::GivenUp {
+        what: given.part.to_string(),
+        lost: Some(side(given.dot, given.stamp, &given.said)),
+        stands: given.stands.as_ref().map(|stands| side(stands.dot, stands.stamp, &stands.said)),
     }
 }
 

@@ -129,6 +129,8 @@ pub enum Doubt {
     Unsynced,
     /// The store is a copy of the one that was written.
     Copied,
+    /// It was to be replaced by what another member had, and that one has lost it.
+    Outlived,
 }
 
 impl fmt::Display for Doubt {
@@ -136,6 +138,7 @@ impl fmt::Display for Doubt {
         f.write_str(match self {
             Self::Unsynced => "the last stop was unclean and fsync was off",
             Self::Copied => "the data dir is a copy",
+            Self::Outlived => "another member knew more, and has lost it",
         })
     }
 }

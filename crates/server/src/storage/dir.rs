@@ -8,7 +8,13 @@ use std::path::{Path, PathBuf};
 use super::error::StorageError;
 
 /// The line in the `format` file. Another number means: this version must not touch the store.
-const FORMAT: &str = "eddy journal 2\n";
+const FORMAT: &str = "eddy journal 3\n";
+
+/// Formats of before, each with the reason why they mean something else now.
+const OUTDATED: [(&str, &str); 2] = [
+    ("eddy journal 1\n", "its files are laid out otherwise"),
+    ("eddy journal 2\n", "its revisions are numbered with 40 bits in each space, and now they are with 32"),
+];
 
 /// Turns an [`std::io::Error`] into a [`StorageError`] that says what was tried on which file.
 pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StorageError {
@@ -68,8 +74,12 @@ impl Dir {
         if found == FORMAT.as_bytes() {
             return Ok(true);
         }
+        let supported = FORMAT.trim_end().to_owned();
+        if let Some((outdated, why)) = OUTDATED.iter().find(|(outdated, _)| found == outdated.as_bytes()) {
+            return Err(StorageError::Outdated { path, found: outdated.trim_end().to_owned(), why, supported });
+        }
         let found = String::from_utf8_lossy(&found[..found.len().min(80)]).trim_end().to_owned();
-        Err(StorageError::Format { path, found, supported: FORMAT.trim_end().to_owned() })
+        Err(StorageError::Format { path, found, supported })
     }
 
     /// Declares the store created.

@@ -33,6 +33,22 @@ pub enum StorageError {
         /// What this version understands.
         supported: String,
     },
+    /// The store was written by an earlier version, in a format that is not read any more.
+    #[error(
+        "{} says format {found:?}: {why}; this eddy reads and writes {supported:?}: use the version that wrote it, or \
+         remove the data dir to begin anew",
+        path.display()
+    )]
+    Outdated {
+        /// The format file.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// What has changed since.
+        why: &'static str,
+        /// What this version understands.
+        supported: String,
+    },
     /// Another process has the store open.
     #[error("data dir {} is in use by another process", path.display())]
     InUse {

@@ -65,7 +65,7 @@ impl DiskJournal {
     /// Opens the store in `<data_dir>/eddy`, or creates it. `load` must follow.
     ///
     /// # Errors
-    /// [`StorageError::InUse`], [`StorageError::Format`], [`StorageError::Damaged`], or what the system answers.
+    /// [`StorageError::InUse`], [`StorageError::Format`], [`StorageError::Outdated`], [`StorageError::Damaged`], or what the system answers.
     pub fn open(data_dir: &Path, options: Options) -> Result<Self, StorageError> {
         let dir = Dir::lock(data_dir)?;
         let Options { fsync: sync, segment_bytes, log_bytes } = options;

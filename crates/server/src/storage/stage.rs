@@ -114,6 +114,16 @@ pub fn want_anew(data_dir: &Path) -> Result<(), StorageError> {
     mark(&Places::of(data_dir).anew)
 }
 
+/// Takes that back.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn serve_again(data_dir: &Path) -> Result<(), StorageError> {
+    let places = Places::of(data_dir);
+    std::fs::remove_file(&places.anew).map_err(io("remove", &places.anew))?;
+    sync_dir(&places.store)
+}
+
 /// Whether that was noted.
 ///
 /// # Errors

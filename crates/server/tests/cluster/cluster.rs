@@ -100,6 +100,18 @@ impl Cluster {
         self.relays.as_ref().context("started without relays")
     }
 
+    /// From here on each link can be cut by itself: connections are made anew, by processes that the relays know. No
+    /// replica may be started again afterwards.
+    pub fn tells_links_apart(&self) -> Result<()> {
+        let relays = self.relays()?;
+        relays.refuse();
+        for (place, replica) in self.replicas.iter().enumerate() {
+            relays.process(place, replica.server.pid());
+        }
+        relays.heal();
+        Ok(())
+    }
+
     /// A place for another data dir.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)

@@ -117,7 +117,7 @@ impl Line {
     pub async fn send_encoded(&mut self, entries: Vec<Bytes>) -> Result<()> {
         self.run.1 += 1;
         let (epoch, number) = self.run;
-        self.send(&Message::Entries { epoch, number, entries }).await
+        self.send(&Message::Entries { epoch, number, entries, marks: 0, part: None }).await
     }
 
     /// The next message; none when the other side closed the stream.

@@ -215,7 +215,7 @@ async fn whoever_is_of_another_cluster_or_no_member_gets_nothing_but_the_reason(
         ensure!(itself.ends_refused().await?.0 == Reason::Identity);
         // Entries from one that has not greeted.
         let rude = fake.call_without_greeting(target).await?;
-        rude.send(&Message::Entries { epoch: 0, number: 1, entries: vec![] }).await?;
+        rude.send(&Message::Entries { epoch: 0, number: 1, entries: vec![], marks: 0, part: None }).await?;
         ensure!(rude.ends_refused().await?.0 == Reason::Protocol);
     }
     eventually("each is counted", || async {
@@ -303,6 +303,8 @@ fn nonsense(random: &mut SmallRng, fake: &Fake) -> Message {
         8 => Message::Entries {
             epoch: small,
             number: small,
+            marks: 0,
+            part: None,
             entries: vec![Bytes::from(number().to_le_bytes().to_vec())],
         },
         _ => Message::SnapshotWanted { after: Some(place) },

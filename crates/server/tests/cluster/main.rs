@@ -8,6 +8,7 @@ mod support;
 mod relay;
 
 mod alarms;
+mod away;
 mod backlog;
 mod clocks;
 mod cluster;
@@ -19,6 +20,7 @@ mod faults;
 mod garbage;
 mod leases;
 mod members;
+mod rules;
 mod security;
 mod spaces;
 mod sync;

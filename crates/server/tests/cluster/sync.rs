@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use eddy_proto::admin::Merge;
 
-use crate::cluster::{Cluster, Setup};
+use crate::cluster::{Cluster, Setup, eventually};
 
 #[tokio::test]
 async fn what_is_written_at_one_is_read_at_the_others() -> Result<()> {
@@ -13,7 +13,7 @@ async fn what_is_written_at_one_is_read_at_the_others() -> Result<()> {
         cluster.replicas[1].put("b", "1").await?,
         cluster.replicas[2].put("c", "2").await?,
     ];
-    let spaces: std::collections::BTreeSet<i64> = revisions.iter().map(|revision| revision >> 40).collect();
+    let spaces: std::collections::BTreeSet<i64> = revisions.iter().map(|revision| revision >> 32).collect();
     assert_eq!(spaces.len(), 3, "each counts in a space of its own: {revisions:?}");
     for replica in &cluster.replicas {
         for (key, value) in [("a", "0"), ("b", "1"), ("c", "2")] {
@@ -48,6 +48,20 @@ async fn what_a_merge_gave_up_is_told_with_its_revision() -> Result<()> {
     assert_eq!(told(&loser.merges().await?), Some(("created-last".to_owned(), seen, 1)));
     assert_eq!(told(&winner.merges().await?), Some(("created-last".to_owned(), 0, 1)));
     assert_eq!(winner.mod_revision_of("contended").await?, Some(later));
+    let given = loser.merges().await?.into_iter().find_map(|merge| merge.given_up.into_iter().next());
+    let given = given.context("a loss")?;
+    let (lost, stands) = (given.lost.context("who lost")?, given.stands.context("what stands")?);
+    assert_eq!((lost.member.as_str(), stands.member.as_str()), ("r0", "r1"));
+    assert!(given.what == "its whole value" && 0 < lost.written_ms && lost.written_ms <= stands.written_ms);
+    for replica in [loser, winner] {
+        let line = ["a merge gave something up", "contended", "created-last", "\"r0\"", "\"r1\"", "its whole value"];
+        eventually("it is in the log once", || async {
+            ensure!(replica.logged(&line) == 1, "{}", replica.server.log_tail());
+            Ok(())
+        })
+        .await?;
+        assert_eq!(replica.metric("eddy_merge_losses_total{rule=\"created-last\"}").await?, 1);
+    }
     let json = loser.server.get("/eddy/v1/merges").await?;
     ensure!(json.contains(&format!("\"revision\":{seen}")) && json.contains("\"contended\""), "{json}");
     Ok(())

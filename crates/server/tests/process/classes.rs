@@ -31,7 +31,7 @@ const ETCD: &str = "data-dir wal-dir listen-peer-urls listen-client-urls listen-
     force-new-cluster feature-gates config-file discovery-fallback initial-cluster-state v2-deprecation";
 
 /// What etcd does not have.
-const OWN: [&str; 2] = ["sync-interval", "join-timeout"];
+const OWN: [&str; 4] = ["sync-interval", "join-timeout", "kubernetes-prefix", "counters"];
 
 fn names(of: impl Fn(&Flag) -> bool) -> BTreeSet<&'static str> {
     FLAGS.iter().filter(|flag| of(flag)).map(|flag| flag.name).collect()
@@ -46,6 +46,8 @@ fn sample(flag: &Flag) -> String {
         (_, "initial-cluster") => "a=http://127.0.0.1:7",
         (_, name) if name.ends_with("-urls") || name == "cors" => "http://127.0.0.1:7",
         (_, "v2-deprecation") => "gone",
+        (_, "kubernetes-prefix") => "/k8s/",
+        (_, "counters") => "apps/v1/Deployment:.spec.replicas",
         (_, "discovery-fallback") => "exit",
         (_, "feature-gates") => "LeaseCheckpoint=true",
         (_, "heartbeat-interval") => "7",

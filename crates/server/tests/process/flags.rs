@@ -90,6 +90,18 @@ fn nonsense_is_refused_by_name_with_the_closest_flag() {
         &["--feature-gates=Fast=true"],
         expect![[r#"invalid value "Fast=true" for flag --feature-gates: unrecognized feature gate: Fast"#]],
     );
+    refused(
+        &["--counters=apps/v1/Deployment:spec.replicas"],
+        expect![[
+            r#"invalid value "apps/v1/Deployment:spec.replicas" for flag --counters: "spec.replicas" is no path of fields, as in .spec.replicas; a counter does not lie in a list"#
+        ]],
+    );
+    refused(
+        &["--kubernetes-prefix=/registry"],
+        expect![[
+            r#"invalid value "/registry" for flag --kubernetes-prefix: a prefix begins and ends with '/', as in /registry/"#
+        ]],
+    );
 }
 
 #[test]
@@ -304,6 +316,16 @@ fn the_configuration_file_is_etcds() {
     assert_eq!(
         refused("watch-progress-notify-interval: 10m"),
         "invalid value \"10m\" for watch-progress-notify-interval in the configuration file: durations are numbers of nanoseconds here (600000000000 for 10m)"
+    );
+    let parsed = |text: &str| file::parse(text, Path::new("f.yml")).unwrap();
+    let list = "kubernetes-prefix: /k8s/\ncounters: ['v1/B:.n:min=-1', a/v1/A:.n]";
+    let rules = parsed(list).rules();
+    assert_eq!(rules.to_string(), "prefix /k8s/, counters a/v1/A:.n,v1/B:.n:min=-1");
+    assert_eq!(parsed("counters: v1/B:.n:min=-1,a/v1/A:.n\nkubernetes-prefix: /k8s/").rules(), rules);
+    assert_eq!(
+        refused("counters: [v1/Pod:.spec.nodeName]"),
+        "invalid value \"v1/Pod:.spec.nodeName\" for counters in the configuration file: v1/Pod:.spec.nodeName cannot be \
+         a counter: the rules say how that field, or what it lies in, is merged"
     );
     assert_eq!(refused("peer-transport-security: 5"), "invalid peer-transport-security");
     assert_eq!(refused("- a"), "error parsing f.yml: expected a map of settings");

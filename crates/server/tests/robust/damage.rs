@@ -101,7 +101,12 @@ async fn a_damaged_data_dir_is_named_and_left_as_it_is() -> Result<()> {
     broken(&mut |data| Ok(std::fs::write(data.join("eddy/current"), "x")?), &["eddy/current"]).await?;
     broken(
         &mut |data| Ok(std::fs::write(data.join("eddy/format"), "eddy journal 9\n")?),
-        &["eddy/format", "journal 9", "journal 2"],
+        &["eddy/format", "journal 9", "journal 3"],
+    )
+    .await?;
+    broken(
+        &mut |data| Ok(std::fs::write(data.join("eddy/format"), "eddy journal 2\n")?),
+        &["eddy/format", "journal 2", "40 bits", "32", "journal 3"],
     )
     .await?;
     broken(&mut |data| Ok(std::fs::write(data.join("eddy/format"), "")?), &["eddy/format"]).await?;

@@ -245,6 +245,20 @@ impl Server {
         Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1024)
     }
 
+    /// How long the process has computed.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn computed(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
+        // The name of the program, in parentheses, may have spaces.
+        let (_, fields) = stat.rsplit_once(") ").context("no name")?;
+        let fields: Vec<&str> = fields.split(' ').collect();
+        let ticks = |at: usize| anyhow::Ok(fields.get(at).context("too short")?.parse::<u64>()?);
+        // The kernel tells user and system time in hundredths of a second.
+        Ok(Duration::from_millis(10 * (ticks(11)? + ticks(12)?)))
+    }
+
     /// A plain GET over HTTP/1.1: the answer whole.
     ///
     /// # Errors

@@ -1,11 +1,11 @@
 //! Records, taken one by one, in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
 use crate::boot::restore::damage::Damage;
-use crate::boot::restore::replication::{Candidate, Transition, restore};
+use crate::boot::restore::replication::{After, Candidate, Transition, restore};
 use crate::entry::{Applied, Change, ChangeKind, CodecError, Entry, Head, Record};
 use crate::merge::rules::Rules;
 use crate::replica::Replica;
@@ -28,6 +28,8 @@ pub struct Loader {
     /// Of each origin the last entry seen whole, and the chain hash up to it.
     last_whole: BTreeMap<Origin, (Dot, Chain)>,
     candidates: Vec<Candidate>,
+    /// The number of the last record of a step that is being read, and where its entries begin in `candidates`.
+    step: Option<(u64, usize)>,
 }
 
 impl Default for Loader {
@@ -38,6 +40,7 @@ impl Default for Loader {
             last_number: 0,
             last_whole: BTreeMap::new(),
             candidates: vec![],
+            step: None,
         }
     }
 }
@@ -58,6 +61,7 @@ impl Loader {
             return Err(Damage::Number { found: record.number, last: self.last_number });
         }
         self.last_number = number;
+        self.end_step(number);
         self.check_chain(&record)?;
         record.changes.iter_mut().for_each(unshare);
         let is_candidate = (!record.trimmed || record.left_out) && !record.settled;
@@ -92,15 +96,36 @@ impl Loader {
                 self.changed.push((revision.next(), later));
             }
         }
+        let until = record.until.unwrap_or(number);
+        if self.step.is_none() {
+            self.step = Some((until, self.candidates.len()));
+        }
         if let Some(entry) = entry {
-            let steps = before.into_iter().map(|(keyspace, before, key)| {
-                let after = self.state.recorded(keyspace, &key).map(|recorded| recorded.number);
-                Transition { keyspace, key, before, after }
-            });
+            let steps =
+                before.into_iter().map(|(keyspace, before, key)| Transition { keyspace, key, before, after: None });
             let steps = steps.collect();
-            self.candidates.push(Candidate { number, entry, steps, left_out: record.left_out });
+            self.candidates.push(Candidate {
+                number,
+                entry,
+                steps,
+                left_out: record.left_out,
+                together: record.until.is_some(),
+            });
         }
         Ok(())
+    }
+
+    /// Before record `number` is read: when it is of another step than those before it, notes what that step made of
+    /// its keys, at the last version of each.
+    fn end_step(&mut self, number: u64) {
+        let Some((_, first)) = self.step.take_if(|(until, _)| *until < number) else { return };
+        let mut seen = BTreeSet::new();
+        for step in self.candidates[first..].iter_mut().rev().flat_map(|candidate| candidate.steps.iter_mut().rev()) {
+            // A system key is what it is after each of its versions, and only the last of a step tells.
+            if seen.insert((step.keyspace, step.key.clone())) {
+                step.after = Some(After(self.state.recorded(step.keyspace, &step.key).map(|recorded| recorded.number)));
+            }
+        }
     }
 
     fn check_chain(&mut self, record: &Record) -> Result<(), Damage> {
@@ -163,7 +188,7 @@ impl Loader {
     ///
     /// # Errors
     /// When the records do not give the state that the head was stored with.
-    pub fn finish(self, now: Now, head: Option<&Bytes>, identity: Identity) -> Result<Replica, Damage> {
+    pub fn finish(mut self, now: Now, head: Option<&Bytes>, identity: Identity) -> Result<Replica, Damage> {
         let Some(head) = head else {
             return if self.last_number == 0 { Ok(Replica::new(identity)) } else { Err(Damage::NoHead) };
         };
@@ -177,6 +202,7 @@ impl Loader {
         {
             return Err(Damage::Chain { number: self.last_number, dot: *dot });
         }
+        self.end_step(u64::MAX);
         let history = history(self.changed, &head)?;
         let mut state = self.state;
         (state.compacted, state.swept) = (head.compacted, head.compacted);
@@ -219,10 +245,20 @@ fn unshare(change: &mut Change) {
 }
 
 /// The history from the compacted revision on, without gaps.
-fn history(changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History, Damage> {
+fn history(mut changed: Vec<(Revision, ChangedKeys)>, head: &Head) -> Result<History, Damage> {
+    // The records of one step share its revisions.
+    changed.sort_by_key(|(revision, _)| *revision);
+    changed.dedup_by(|(later, more), (revision, keys)| {
+        let same = later == revision;
+        if same {
+            keys.extend(more.drain(..));
+            keys.sort_by_key(|(sub, _)| *sub);
+        }
+        same
+    });
     let mut changed = changed.into_iter().skip_while(|(revision, _)| Some(*revision) < head.compacted).peekable();
     // The space's first revision is the empty store: nothing happened there.
-    let oldest = Revision::first_of(head.identity.ordinal).max(head.compacted.unwrap_or(Revision::FIRST));
+    let oldest = Revision::first_in(head.revision.space()).max(head.compacted.unwrap_or(Revision::FIRST));
     let first = match changed.peek() {
         Some((revision, _)) if *revision == oldest => oldest,
         _ => oldest.next(),
@@ -254,6 +290,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Dama
             }
             Some(SystemKey::Rules) => {
                 replica.rules = Rules::decode(&value.value)?.into();
+                state.local = replica.rules.local_keys();
             }
             _ => {}
         }
@@ -263,7 +300,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Dama
     for (key, versions) in state.index.iter() {
         let Some(newest) = versions.last() else { continue };
         let Some(content) = &newest.content else { continue };
-        let local = crate::words::key::is_replica_local(key);
+        let local = state.local.contains(key);
         let digest = if local { &mut state.local_digest } else { &mut state.digest };
         digest.add(Keyspace::Client, key, &content.value, content.version, content.lease);
         state.leases.reattach(now, key, None, content.lease);

@@ -9,10 +9,12 @@ use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::acks::Acks;
 use crate::replica::log::Logged;
+use crate::replica::marks::Marks;
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
+use crate::replica::told::Told;
 use crate::store::state::Recorded;
-use crate::words::id::Dot;
+use crate::words::id::{Dot, Origin};
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
 
@@ -21,9 +23,13 @@ pub(super) struct Transition {
     pub(super) keyspace: Keyspace,
     pub(super) key: Key,
     pub(super) before: Option<Recorded>,
-    /// The record that holds what it was afterwards, if it was there.
-    pub(super) after: Option<u64>,
+    /// What it was afterwards; `None` where a later entry of the same step says that.
+    pub(super) after: Option<After>,
 }
+
+/// The record that holds what a key was after one of its versions, if it was there.
+#[derive(Clone, Copy)]
+pub(super) struct After(pub(super) Option<u64>);
 
 /// An entry that may belong into the log; the head says whether it does.
 pub(super) struct Candidate {
@@ -33,6 +39,8 @@ pub(super) struct Candidate {
     pub(super) steps: Vec<Transition>,
     /// Whether it is there only as history. It then says what its keys were before it, below their windows.
     pub(super) left_out: bool,
+    /// Whether it was applied together with others.
+    pub(super) together: bool,
 }
 
 /// What a key was before one of its versions that the log may need, or before one that was left out of it.
@@ -82,7 +90,7 @@ impl Rebuilt {
 
     /// Takes the next entry that may belong into the log.
     fn take(&mut self, replica: &mut Replica, candidate: Candidate) -> Result<(), Damage> {
-        let Candidate { number, mut entry, steps, left_out } = candidate;
+        let Candidate { number, entry, steps, left_out, together } = candidate;
         let own = replica.identity.origin();
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
         let known = self.reached.get(origin);
@@ -96,19 +104,12 @@ impl Rebuilt {
             }
             return Ok(());
         }
-        // Under an older birth it may have left entries out, too.
-        let is_own = origin.replica == own.replica;
         let state = replica.origins.get_mut(own, origin);
         let chain = entry.head.previous.extend(&entry.head, &entry.changes);
         if entry.head.first_seq == known + 1 {
             if entry.head.previous != state.chain {
                 return Err(Damage::Chain { number, dot });
             }
-        } else if is_own {
-            // Entries of its own that it left out: this one stands for them.
-            entry.head.first_seq = known + 1;
-            entry.head.previous = state.chain;
-            entry.head.resulting = Some(chain);
         } else if entry.head.first_seq > known + 1 {
             return Err(Damage::Chain { number, dot });
         }
@@ -128,18 +129,42 @@ impl Rebuilt {
             let windows = &mut self.kept.windows;
             windows.open(keyspace, &key, before.as_ref());
             windows.add(keyspace, &key, version);
-            windows.note(keyspace, &key, after);
+            if let Some(After(number)) = after {
+                windows.note(keyspace, &key, number);
+            }
             self.stations.entry((keyspace, key)).or_default().push(Station { version: true, before });
         }
-        self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain });
+        self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together });
         Ok(())
     }
+}
+
+/// Finds the entries that later ones stand for, and marks them as left out. Their records were not trimmed yet; tells
+/// which these are.
+fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
+    let mut covered: BTreeMap<Origin, u64> = BTreeMap::new();
+    let mut found = vec![];
+    for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.left_out) {
+        let head = &candidate.entry.head;
+        let covered = covered.entry(head.dot.origin).or_insert(u64::MAX);
+        if head.dot.seq >= *covered {
+            candidate.left_out = true;
+            found.push(candidate.number);
+        } else {
+            *covered = head.first_seq;
+        }
+    }
+    found
 }
 
 /// Rebuilds the log and the windows. Nothing is merged.
 pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
     let own = replica.identity.origin();
     let mut rebuilt = Rebuilt::begin(replica, head.origins);
+    let mut candidates = candidates;
+    for number in stood_for(&mut candidates) {
+        replica.state.dead.change(number);
+    }
     for candidate in candidates {
         rebuilt.take(replica, candidate)?;
     }
@@ -158,9 +183,11 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
     }
     let fresh = head.vector.iter().filter(|dot| dot.origin != own);
     replica.origins.fresh = fresh.filter(|dot| !replica.origins.own.deps.contains(*dot)).collect();
+    replica.marks = Marks::restored(head.marks, head.sent_to_others, head.sent, &head.vector);
+    replica.told = Told::before(head.vector.clone());
     replica.origins.vector = head.vector;
     replica.membership.acks = Acks::restored(head.acks);
-    (kept.floor, kept.offered) = (head.floor, head.offered);
+    kept.floor = head.floor;
     let alone = replica.membership.members.is_empty() || replica.membership.counting() == [own.replica];
     replica.replication = (!alone || !kept.log.is_empty()).then_some(kept);
     Ok(())

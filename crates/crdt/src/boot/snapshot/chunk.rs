@@ -139,6 +139,7 @@ fn carrier(head: Option<EntryHead>, changes: Vec<Change>) -> Record {
         trimmed: false,
         settled: false,
         left_out: false,
+        until: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk};
 use crate::entry::Entry;
 use crate::replica::Replica;
-use crate::words::key::{Key, Keyspace, Place, is_replica_local};
+use crate::words::key::{Key, Keyspace, Place};
 use crate::words::value::Live;
 use crate::words::vector::VersionVector;
 
@@ -76,7 +76,9 @@ impl Replica {
     /// The keys behind one that have or had a value, in order.
     fn known_keys<'a>(&'a self, keyspace: Keyspace, after: Option<&'a Key>) -> impl Iterator<Item = &'a Key> {
         let present: Box<dyn Iterator<Item = &Key>> = match keyspace {
-            Keyspace::Client => Box::new(self.state.index.keys_behind(after).filter(|key| !is_replica_local(key))),
+            Keyspace::Client => {
+                Box::new(self.state.index.keys_behind(after).filter(|key| !self.state.local.contains(key)))
+            }
             Keyspace::System => {
                 let behind = after.map_or(std::ops::Bound::Unbounded, |key| std::ops::Bound::Excluded(key.clone()));
                 Box::new(self.state.system.range((behind, std::ops::Bound::Unbounded)).map(|(key, _)| key))

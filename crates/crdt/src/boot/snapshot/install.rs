@@ -13,8 +13,10 @@ use crate::entry::{Applied, Change, CodecError, Entry, OriginHead, Record};
 use crate::merge::rules::UnknownRules;
 use crate::replica::Replica;
 use crate::replica::log::Log;
+use crate::replica::marks::Marks;
 use crate::replica::origins::OriginState;
 use crate::replica::remote::unknown_rules;
+use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
 use crate::store::history::{ChangedKeys, History};
 use crate::store::state::Position;
@@ -48,6 +50,9 @@ pub enum InstallError {
     /// The cluster merges by rules that this build does not know.
     #[error(transparent)]
     Rules(#[from] UnknownRules),
+    /// There is no revision space left that this member could go on in.
+    #[error("no revision space is left for this member")]
+    SpacesExhausted,
     /// An entry in it does not fit the rest.
     #[error("the snapshot contradicts itself: {0:?}")]
     Contradiction(Notice),
@@ -139,7 +144,8 @@ impl Installer {
         replica.state.revision =
             self.revision.map_or(replica.state.revision, |theirs| replica.state.revision.max(theirs));
         // The keys are shown as written at its first revision, and nothing before that can be asked for.
-        drop(replica.leap(&mut turn));
+        let stride = Stride::Joining(identity.birth);
+        replica.leap(&mut turn, stride).map_err(|_| InstallError::SpacesExhausted)?;
         replica.state.restamp();
         replica.read_members(&mut turn);
         let given_up = replica.write_again(&mut turn, tail);
@@ -152,6 +158,8 @@ impl Installer {
         let is_gone = |lost: &Lost| !replica.membership.members.is_present(lost.entry.head.dot.origin.replica);
         let forsaken = refused_of_others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
         replica.settle_all();
+        // What the replica told whom under an older birth is not known here.
+        replica.marks = Marks::after(0, &replica.origins.vector);
         let head = replica.head().encode();
         Ok(Installed { records: turn.effects.records.into_vec(), head, given_up, forsaken, replica })
     }
@@ -190,11 +198,14 @@ impl Installer {
 
     /// Applies the entries of the giver's log, and takes its floor.
     fn take_log(&mut self, turn: &mut Turn, replica: &mut Replica) -> Result<(), InstallError> {
-        for entry in std::mem::take(&mut self.entries) {
+        let entries = std::mem::take(&mut self.entries);
+        let mut reached = replica.origins.vector.clone();
+        entries.iter().for_each(|entry| reached.advance(entry.head.dot));
+        for entry in entries {
             if replica.origins.vector.contains(entry.head.dot) {
                 continue;
             }
-            replica.admit(replica.identity.replica, &entry).map_err(InstallError::Contradiction)?;
+            replica.admit_among(replica.identity.replica, &entry, &reached).map_err(InstallError::Contradiction)?;
             let settled = self.settled.remove(&entry.head.dot).unwrap_or_default();
             replica.apply_unsettled(turn, entry, &settled);
         }
@@ -224,6 +235,16 @@ impl Replica {
         // The others did not wait for the acknowledgements of a member that was unknown to them. So entries that only
         // this member got, from removed members, may lie below what others have settled.
         let was_heard_of = self.births_of(replica).next().is_some();
+        let lacking = old.log().into_iter().flat_map(Log::iter).filter(|logged| {
+            let dot = logged.entry.head.dot;
+            dot.origin != origin && !self.origins.vector.contains(dot)
+        });
+        let lacking: Vec<Entry> = lacking.map(|logged| Entry::clone(&logged.entry)).collect();
+        if was_heard_of && !is_outlived && self.admit_together(replica, &lacking).is_ok() {
+            // One that stands for others may depend on what comes behind it.
+            lacking.into_iter().for_each(|entry| self.apply(turn, entry));
+            return vec![];
+        }
         let mut refused = vec![];
         for logged in old.log().into_iter().flat_map(Log::iter).filter(|logged| logged.entry.head.dot.origin != origin)
         {
@@ -286,6 +307,7 @@ impl Replica {
                 trimmed: true,
                 settled: true,
                 left_out: false,
+                until: None,
             };
             turn.effects.records.push(record.encode());
         }

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::command::notice::{GivenUp, MergeReport, Rule};
+use crate::command::notice::{GivenUp, Losses, MergeReport, Rule};
 use crate::entry::{ChangeKind, Entry};
+use crate::merge::outcome;
 use crate::merge::version::Version;
 use crate::merge::window::Window;
 use crate::replica::Replica;
@@ -54,7 +55,7 @@ impl Replica {
                 let (again, report) = self.judge(change.keyspace, &change.key, &version, &firsts);
                 if let Some((rule, what)) = report {
                     let (keyspace, key, dot) = (change.keyspace, change.key.clone(), entry.head.dot);
-                    given_up.push(MergeReport { keyspace, key, dot, revision: None, rule, given_up: what });
+                    given_up.push(MergeReport { keyspace, key, dot, revision: None, rule, given_up: Losses::of(what) });
                 }
                 steps.extend(again.map(|again| (change, again)));
             }
@@ -77,7 +78,7 @@ impl Replica {
         firsts: &BTreeMap<Origin, u64>,
     ) -> (Option<Again>, Option<(Rule, Vec<GivenUp>)>) {
         let present = self.state.recorded(keyspace, key).map(|recorded| recorded.live);
-        let whole = |rule| Some((rule, vec![GivenUp { dot: lost.dot, what: "the whole write".to_owned() }]));
+        let whole = |rule| Some((rule, vec![outcome::whole(lost, None)]));
         let in_tail = |dot: Dot| firsts.get(&dot.origin).is_some_and(|first| dot.seq >= *first);
         match (&present, &lost.kind) {
             (None, ChangeKind::Put { .. }) => match lost.live() {

@@ -20,7 +20,7 @@ use crate::store::system::SystemKey;
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
-use crate::words::key::{self, Key, Keyspace};
+use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
 
@@ -39,7 +39,7 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
         groups.push(vec![Change::new(Keyspace::System, key.clone(), live.put(), live.incarnation)]);
     }
     let mut entries: BTreeMap<(Revision, u32), Change> = BTreeMap::new();
-    for (key, versions) in old.state.index.iter().filter(|(key, _)| !key::is_replica_local(key)) {
+    for (key, versions) in old.state.index.iter().filter(|(key, _)| !old.state.local.contains(key)) {
         let newest = versions.len().saturating_sub(1);
         let wanted = versions.iter().enumerate().filter(|(place, version)| {
             let is_unheard = || *place == newest && version.is_live() && is_unheard(version.incarnation.dot);

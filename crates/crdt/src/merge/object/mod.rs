@@ -3,12 +3,13 @@
 //! - [`json`]: a strict reader that keeps numbers as they are, and the one way a merged value is written;
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
 //! - [`shared`]: what all versions have in common, which needs no merging;
-//! - [`document`]: leaves as an Automerge document; [`replay`]: versions replayed into one;
+//! - [`document`]: leaves as an Automerge document; [`replay`]: versions replayed into one; [`losses`]: what it gave up;
 //! - [`peek`]: one field without reading the rest.
 
 pub mod document;
 pub mod json;
 pub mod leaves;
+pub mod losses;
 pub mod path;
 pub mod peek;
 pub mod replay;

@@ -97,7 +97,8 @@ impl fmt::Display for Path {
     }
 }
 
-fn is_plain(name: &str) -> bool {
+/// Whether a field is written without quotes.
+pub fn is_plain(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')

@@ -20,15 +20,12 @@ use super::Object;
 use super::document::{Document, DocumentError, Edit, Point, Scalar};
 use super::json::Json;
 use super::leaves;
-use super::path::{Path, Step};
+use super::path::Path;
 use super::schema::{Resolution, Schema};
 use super::shared::{self, Divided};
 
 /// Numbers beyond this are no counters: sums of them must not overflow.
-const COUNTER_MAX: i64 = 1 << 47;
-
-/// How many lost fields of one version are named.
-const NAMED_MAX: usize = 20;
+pub const COUNTER_MAX: i64 = 1 << 47;
 
 /// Concurrent objects merged.
 pub struct Merged {
@@ -40,15 +37,15 @@ pub struct Merged {
     pub replaced: bool,
 }
 
-type Scalars = BTreeMap<String, Scalar>;
+pub(super) type Scalars = BTreeMap<String, Scalar>;
 
 /// A version in the document.
-struct Replayed {
-    scalars: Scalars,
-    edits: BTreeMap<String, Edit>,
+pub(super) struct Replayed {
+    pub(super) scalars: Scalars,
+    pub(super) edits: BTreeMap<String, Edit>,
     /// Edits that only make the document say what the writer saw, and when what it saw was written. They are not the
     /// writer's own: a concurrent edit of such a leaf wins against them.
-    seen: BTreeMap<String, Written>,
+    pub(super) seen: BTreeMap<String, Written>,
     point: Point,
 }
 
@@ -78,10 +75,11 @@ pub fn merge(
     replay.run(&versions, rests)?;
     let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     let mut merged = replay.state(&heads, &versions)?;
-    let replaced = schema.is_pod() && replay.follow_node(&mut merged, &heads, &versions)?.is_some();
+    let stay = if schema.is_pod() { replay.follow_node(&mut merged, &heads, &versions)? } else { None };
+    let replaced = stay.is_some();
     replay.clamp(&mut merged);
     let merged = replay.assemble(&merged);
-    let given_up = replay.given_up(&merged, &versions);
+    let given_up = replay.given_up(&merged, &versions, &heads, stay.as_deref())?;
     let object = shared::join(shared, merged);
     Ok(Some(Merged { value: Bytes::from(object.canonical()), given_up, replaced }))
 }
@@ -90,16 +88,16 @@ fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
     !versions[at + 1..].iter().any(|(later, _)| later.descends_from(versions[at].0.dot))
 }
 
-struct Replay<'a> {
-    schema: &'a Schema<'a>,
+pub(super) struct Replay<'a> {
+    pub(super) schema: &'a Schema<'a>,
     document: Document,
     base: Scalars,
     base_point: Point,
-    replayed: Vec<Replayed>,
+    pub(super) replayed: Vec<Replayed>,
     /// All leaves that any version has edited.
-    touched: BTreeSet<String>,
+    pub(super) touched: BTreeSet<String>,
     /// Where every leaf lies, and how it is resolved.
-    leaves: HashMap<String, (Path, Resolution)>,
+    pub(super) leaves: HashMap<String, (Path, Resolution)>,
 }
 
 impl<'a> Replay<'a> {
@@ -147,7 +145,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Where these versions come together.
-    fn point(&self, parents: &[usize]) -> Point {
+    pub(super) fn point(&self, parents: &[usize]) -> Point {
         if parents.is_empty() {
             return self.base_point.clone();
         }
@@ -171,7 +169,7 @@ impl<'a> Replay<'a> {
     }
 
     /// A leaf at that point, and when it was written.
-    fn leaf(
+    pub(super) fn leaf(
         &self,
         key: &str,
         point: &Point,
@@ -252,41 +250,6 @@ impl<'a> Replay<'a> {
             Some((&self.leaves.get(key)?.0, text))
         }))
     }
-
-    /// The edits that no later version saw and that are not in the outcome.
-    fn given_up(&self, object: &Json, versions: &[&(&Version, Cow<'_, Object>)]) -> Vec<GivenUp> {
-        let mut last: HashMap<&str, String> = HashMap::new();
-        leaves::flatten(object, self.schema, &mut |key, _, text| {
-            if let Some(key) = self.touched.get(key) {
-                last.insert(key, text);
-            }
-        });
-        let mut lost: BTreeMap<Dot, Vec<&str>> = BTreeMap::new();
-        for (at, replayed) in self.replayed.iter().enumerate() {
-            let dot = versions[at].0.dot;
-            for key in replayed.edits.keys().filter(|key| !replayed.seen.contains_key(*key)) {
-                let Some((path, resolution)) = self.leaves.get(key) else { continue };
-                let is_order = matches!(path.steps().last(), Some(Step::Order));
-                let wanted = match replayed.scalars.get(key) {
-                    Some(Scalar::Counter(_)) => continue,
-                    Some(Scalar::Text(text)) => Some(text.as_str()),
-                    None => None,
-                };
-                let got = last.get(key.as_str()).map(String::as_str);
-                // That an empty map is not empty any more is no loss, nor is a place in a list.
-                let is_empty = matches!(wanted, Some("{}" | "[]")) && got.is_none();
-                if is_order || is_empty || wanted == got || matches!(resolution, Resolution::Counter { .. }) {
-                    continue;
-                }
-                let seen = self.replayed.iter().zip(versions).skip(at + 1);
-                let seen = seen.filter(|(later, _)| later.edits.contains_key(key)).any(|(_, v)| v.0.descends_from(dot));
-                if !seen {
-                    lost.entry(dot).or_default().push(key);
-                }
-            }
-        }
-        lost.into_iter().map(|(dot, keys)| GivenUp { dot, what: named(&keys) }).collect()
-    }
 }
 
 /// The leaves that the run which begins there edits, and leaves as they were before it: that is no edit.
@@ -299,14 +262,6 @@ fn taken_back_in_run(graph: &Graph, first: usize, before: &Scalars, all: &[Optio
     let mut taken_back: BTreeSet<String> = inner.flat_map(|after| edits(before, after).into_keys()).collect();
     taken_back.retain(|key| before.get(key) == last.get(key));
     taken_back
-}
-
-fn named(keys: &[&str]) -> String {
-    let mut what = keys[..keys.len().min(NAMED_MAX)].join(", ");
-    if keys.len() > NAMED_MAX {
-        what.push_str(&format!(" and {} more", keys.len() - NAMED_MAX));
-    }
-    what
 }
 
 /// An object's leaves as scalars; where they lie is noted beside.
@@ -349,7 +304,7 @@ fn edits(before: &Scalars, after: &Scalars) -> BTreeMap<String, Edit> {
 }
 
 /// When and in which entry a leaf was written; `None`: it is the base's.
-type Written = Option<(Stamp, Dot)>;
+pub(super) type Written = Option<(Stamp, Dot)>;
 
 /// One of several concurrent values.
 fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option<(Written, Scalar)> {

@@ -71,6 +71,11 @@ impl<'a> Schema<'a> {
         self.is_core("Pod")
     }
 
+    /// Whether its values are secrets, whatever they lie in: an annotation may repeat them all.
+    pub fn is_secret(&self) -> bool {
+        self.kind == "Secret"
+    }
+
     fn is_lease(&self) -> bool {
         self.kind == "Lease" && self.api_version.starts_with("coordination.k8s.io/")
     }

@@ -79,7 +79,12 @@ impl Session {
         if hello.protocol > PROTOCOL {
             return Err(SyncError::Protocol { theirs: hello.protocol });
         }
-        Rules::check(hello.rules)?;
+        Rules::check(hello.rules.number)?;
+        // One that has nothing has not heard of any rules yet.
+        if !hello.empty && !round.durable.is_empty() && !hello.rules.is_founded_like(round.replica.rules()) {
+            let (ours, theirs) = (round.replica.rules().to_string(), hello.rules.to_string());
+            return Err(SyncError::FoundedApart { ours, theirs });
+        }
         if member == identity.replica {
             return Err(SyncError::OwnId(member));
         }
@@ -105,11 +110,11 @@ impl Session {
             birth: hello.birth,
             empty: hello.empty,
             revision: hello.revision,
-            rules: hello.rules,
+            rules: hello.rules.number,
         });
         self.peer = Some(Arc::clone(&peer));
         self.outgoing.meet(&hello.vector, durable, now);
-        self.incoming.meet(peer.origin(), &hello.vector);
+        self.incoming.meet(peer.origin(), &hello.vector, hello.marks);
 
         if has_lost_a_disk(replica, &hello) {
             round.effects.events.push(SessionEvent::SnapshotNeeded { member });
@@ -153,7 +158,8 @@ impl Session {
                 round.effects.inputs.push(Input::Met(member));
             }
             // What it said it has is its first acknowledgement.
-            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer_origin, hello.vector)] });
+            let acks = vec![self.incoming.whole_ack_of(peer_origin)];
+            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks });
         }
     }
 

@@ -6,10 +6,11 @@ use bytes::Bytes;
 
 use crate::entry::{ChangeKind, Entry};
 use crate::replica::Replica;
+use crate::replica::marks::{Ack, Statement};
 use crate::sync::delta;
 use crate::sync::entry_wire::{Received, Unresolved};
 use crate::sync::exchange::Tuning;
-use crate::sync::message::{AckBatch, Message};
+use crate::sync::message::{AckBatch, Message, Part};
 use crate::sync::status::SessionTally;
 use crate::sync::wire::DecodeError;
 use crate::words::clock::Now;
@@ -55,6 +56,31 @@ impl Recent {
     }
 }
 
+/// What has arrived of a unit.
+#[derive(Debug)]
+pub(super) struct UnitReceived {
+    /// The number of the message with its first part.
+    pub(super) first: u32,
+    /// The number of that with its last, once it is here.
+    pub(super) last: Option<u32>,
+    pub(super) parts: BTreeMap<u32, Vec<Received>>,
+    pub(super) bytes: usize,
+}
+
+/// How many bytes a unit may have, as received and with its deltas resolved.
+const UNIT_BYTES_MAX: usize = 2 << 30;
+
+impl UnitReceived {
+    fn new(first: u32) -> Self {
+        Self { first, last: None, parts: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// Whether all of it is here, where all messages up to that number are. Acknowledgements come between its parts.
+    fn is_whole(&self, number: u32) -> bool {
+        self.last.is_some_and(|last| last <= number)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     /// What was given to the replica, which may not have applied it yet.
@@ -70,6 +96,11 @@ pub(super) struct Incoming {
     /// Since when the first of them has been waiting, milliseconds of the monotonic clock; none when none waits.
     pub(super) parked_ms: Option<u64>,
     pub(super) recent: Recent,
+    /// The unit that is on its way.
+    pub(super) unit: Option<UnitReceived>,
+    /// When the peer was asked for a unit that has not arrived whole, or when a part of it arrived last; milliseconds of the
+    /// monotonic clock.
+    pub(super) unit_ms: Option<u64>,
     /// All messages of the run up to this number have arrived.
     pub(super) number: u32,
     /// Whether entries arrived while none were taken.
@@ -79,6 +110,8 @@ pub(super) struct Incoming {
     /// Since when the first of them has been waiting, milliseconds of the monotonic clock; none when none waits.
     pub(super) later_ms: Option<u64>,
     pub(super) acks: BTreeMap<Origin, VersionVector>,
+    /// What members said of their marks with that, or later.
+    pub(super) said: BTreeMap<Origin, Statement>,
     pub(super) nothing: VersionVector,
 }
 
@@ -86,8 +119,20 @@ pub(super) struct Incoming {
 const EAGER_BYTES: usize = 16 << 10;
 
 impl Incoming {
-    pub(super) fn meet(&mut self, member: Origin, vector: &VersionVector) {
+    pub(super) fn meet(&mut self, member: Origin, vector: &VersionVector, marks: u64) {
         self.acks.insert(member, vector.clone());
+        self.said.insert(member, Statement { version: marks, upto: None });
+    }
+
+    /// A member said something of its marks. Tells whether that is new.
+    pub(super) fn hear(&mut self, member: Origin, said: &Statement) -> bool {
+        self.said.entry(member).or_default().follow(said)
+    }
+
+    /// What the peer told that a member has, as the replica is told it.
+    pub(super) fn whole_ack_of(&self, member: Origin) -> Ack {
+        let said = self.said.get(&member).cloned().unwrap_or_default();
+        Ack { member, vector: self.ack_of(member).clone(), said }
     }
 
     /// Takes an entry of the peer's own for an acknowledgement; returns whether that was news. It is on the peer's disk, with
@@ -127,7 +172,7 @@ impl Incoming {
 
     /// When the patience with what is missing ends, milliseconds of the monotonic clock.
     pub(super) fn next_ms(&self, patience_ms: u64) -> Option<u64> {
-        let since = self.parked_ms.into_iter().chain(self.later_ms).min()?;
+        let since = [self.parked_ms, self.later_ms, self.unit_ms].into_iter().flatten().min()?;
         Some(since.saturating_add(patience_ms))
     }
 
@@ -186,6 +231,81 @@ impl Incoming {
         self.parked_ms = self.parked_ms.filter(|_| !waiting.is_empty());
         self.parked = waiting;
         Ok(taken)
+    }
+
+    /// Notes a part of a unit. One that began earlier is given up: its sender has begun again.
+    ///
+    /// # Errors
+    /// When the unit is too long.
+    pub(super) fn add_part(
+        &mut self,
+        (number, part): (u32, Part),
+        entries: Vec<Received>,
+        bytes: usize,
+        now: Now,
+    ) -> Result<(), DecodeError> {
+        if self.unit.as_ref().is_some_and(|unit| unit.first > part.first) || number < part.first {
+            return Ok(());
+        }
+        self.unit_ms = Some(now.mono_ms);
+        let unit = match &mut self.unit {
+            Some(unit) if unit.first == part.first => unit,
+            unit => unit.insert(UnitReceived::new(part.first)),
+        };
+        if part.ends {
+            unit.last = Some(number);
+        }
+        if unit.parts.insert(number, entries).is_none() {
+            unit.bytes = unit.bytes.saturating_add(bytes);
+        }
+        if unit.bytes > UNIT_BYTES_MAX { Err(DecodeError::TooLong(unit.bytes)) } else { Ok(()) }
+    }
+
+    /// Takes a unit that has arrived whole, and resolves its deltas. Entries that are known are left out.
+    ///
+    /// # Errors
+    /// When a delta is damaged.
+    pub(super) fn take_unit(
+        &mut self,
+        replica: &Replica,
+        tally: &mut SessionTally,
+    ) -> Result<Option<Taken>, DecodeError> {
+        let number = self.number;
+        let Some(unit) = self.unit.take_if(|unit| unit.is_whole(number)) else { return Ok(None) };
+        self.unit_ms = None;
+        let mut taken = Taken { entries: vec![], no_base: false };
+        // A value can be the base of one that comes later in the same unit.
+        let mut values: HashMap<u128, Bytes> = HashMap::new();
+        for entry in unit.parts.into_values().flatten() {
+            let dot = entry.head.dot;
+            if self.known(replica, dot) {
+                tally.duplicates += 1;
+                continue;
+            }
+            let recent = &self.recent.values;
+            let find = |keyspace, key: &Key, hash| {
+                let here = values.get(&hash).or_else(|| recent.get(&hash)).cloned();
+                here.or_else(|| replica.value_by_hash(keyspace, key, hash))
+            };
+            let entry = match entry.resolve(find) {
+                Ok(entry) => entry,
+                Err(Unresolved::NoBase) => {
+                    taken.no_base = true;
+                    return Ok(Some(taken));
+                }
+                Err(Unresolved::Damaged(error)) => return Err(DecodeError::Delta(error)),
+            };
+            for change in &entry.changes {
+                if let ChangeKind::Put { value, .. } = &change.kind {
+                    values.insert(delta::hash(value), value.clone());
+                }
+            }
+            taken.entries.push(entry);
+        }
+        for entry in &taken.entries {
+            self.handed.advance(entry.head.dot);
+        }
+        Ok(Some(taken))
     }
 
     /// Whether all that the entry depends on is here.

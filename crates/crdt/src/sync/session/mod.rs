@@ -23,7 +23,7 @@ use crate::replica::Replica;
 use crate::replica::turn::Input;
 use crate::store::system::AnnouncedBirth;
 use crate::sync::error::SyncError;
-use crate::sync::exchange::{Exchange, Link};
+use crate::sync::exchange::{CatchUp, Exchange, Link};
 use crate::sync::message::{Message, fingerprint};
 use crate::sync::status::{PeerStatus, SessionTally, Stage};
 use crate::words::clock::Now;
@@ -61,11 +61,17 @@ pub use peer::Standing;
 #[derive(Debug)]
 pub struct Session {
     exchange: Arc<Exchange>,
+    /// Counts the sessions of the replica.
+    number: u64,
     /// The member that was called, where this side called.
     wanted: Option<ReplicaId>,
     stage: Stage,
     peer: Option<Arc<Peer>>,
     link: Option<Link>,
+    /// While this replica is asking the peer for all that it lacks.
+    turn: Option<CatchUp>,
+    /// When it is looked again whether the peer can be asked, milliseconds of the monotonic clock.
+    asks_ms: Option<u64>,
     search: Option<search::Search>,
     /// What the peer asks for next of a snapshot.
     wish: Option<Option<Place>>,
@@ -92,10 +98,13 @@ impl Session {
     ) -> (Self, Message) {
         let mut session = Self {
             exchange: Arc::clone(exchange),
+            number: exchange.next_session(),
             wanted,
             stage: Stage::Greeting,
             peer: None,
             link: None,
+            turn: None,
+            asks_ms: None,
             search: None,
             wish: None,
             announced: None,
@@ -145,8 +154,8 @@ impl Session {
     fn receive_from(&mut self, round: &mut Round<'_>, peer: &Peer, message: Message) -> Result<(), SyncError> {
         let (replica, _durable, now) = (round.replica, round.durable, round.now);
         match message {
-            Message::Entries { epoch, number, entries } => {
-                self.take_entries(round, peer, (epoch, number), entries)?;
+            Message::Entries { epoch, number, entries, marks, part } => {
+                self.take_entries(round, peer, (epoch, number, part), marks, entries)?;
             }
             Message::Acks(acks) => self.take_acks(round, peer, acks),
             Message::Again { epoch, have, whole } => self.outgoing.again(epoch, have, whole)?,
@@ -196,8 +205,7 @@ impl Session {
 
     /// What there is to do now. Call it after a message, and when something became durable. Call it when the replica
     /// handled entries or acknowledgements, and when [`Self::next_ms`] is there. Sends entries up to about `max_bytes`.
-    /// Of this replica's own it sends only those that are durable and were offered. The mark of that ([`Input::Offer`])
-    /// must be durable, too.
+    /// It sends only what is durable, and only once the replica's mark that it streams ([`Input::Stream`]) is, too.
     ///
     /// # Errors
     /// When the peer is no member any more.
@@ -223,7 +231,9 @@ impl Session {
         }
         if self.stage == Stage::Open {
             self.take_later(&mut round, &peer);
+            self.take_unit(&mut round, &peer)?;
             self.take_parked(&mut round, &peer)?;
+            self.ask_for_unit(&mut round, &peer);
             self.send_entries(&mut round, &peer, max_bytes);
             self.send_acks(&mut round, &peer);
             self.send_hash(&mut round, &peer);
@@ -237,6 +247,10 @@ impl Session {
         let now = round.now;
         self.asked_ms = Some(now.mono_ms);
         round.effects.inputs.push(Input::Begins { member: peer.member, birth: peer.birth });
+        // A snapshot gives it all that is here, at several moments.
+        round.effects.inputs.push(Input::Stream { member: peer.member, session: self.number });
+        (self.outgoing.streams, self.outgoing.streams_now) = (true, false);
+        self.outgoing.gives_snapshot = true;
     }
 
     /// Gives what is wished for once the peer's birth is announced on disk. All that was applied before is in the
@@ -270,7 +284,9 @@ impl Session {
         if self.stage != Stage::Open {
             return Some(ping);
         }
+        let asks_ms = (self.incoming.epoch == 0).then(|| self.asks_ms.or(self.last_contact_ms)).flatten();
         let due = [
+            asks_ms,
             self.outgoing.next_ms(tuning, self.incoming.ack_interval_ms(tuning)),
             self.incoming.next_ms(tuning.patience_ms),
             self.compare.next_ms(tuning.hash_interval_ms),
@@ -329,6 +345,7 @@ impl Session {
 
     fn enter(&mut self, stage: Stage) {
         self.stage = stage;
+        self.turn = None;
         self.link = match (stage, &self.peer) {
             (Stage::Open, Some(peer)) => Some(Link::new(&self.exchange, peer.member)),
             _ => None,

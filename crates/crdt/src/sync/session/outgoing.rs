@@ -1,9 +1,14 @@
 //! What was sent to the peer, and what it has.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use crate::entry::Entry;
+use crate::replica::marks::Mark;
+use crate::replica::turn::Input;
 use crate::sync::error::SyncError;
 use crate::sync::exchange::Tuning;
+use crate::sync::session::effects::Round;
 use crate::words::clock::Now;
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::vector::VersionVector;
@@ -49,6 +54,15 @@ impl FlightLimit {
     }
 }
 
+/// How long a peer that entries are streamed to may acknowledge nothing before they are not any more, milliseconds.
+const STUCK_MS: u64 = 2_000;
+
+/// The same while as much is on its way as may be.
+const FULL_MS: u64 = 250;
+
+/// How many entries may wait for such a peer.
+const STUCK_ENTRIES: u64 = 10_000;
+
 /// Entries that were sent and not acknowledged.
 #[derive(Debug)]
 pub(super) struct Flight {
@@ -56,6 +70,19 @@ pub(super) struct Flight {
     pub(super) dots: Vec<Dot>,
     /// Their weight, bytes.
     pub(super) bytes: usize,
+    /// Of a part of a unit, the number of its message: the peer tells that it has arrived before it can apply it.
+    pub(super) part: Option<u32>,
+}
+
+/// All that the peer lacks of what was here at one moment, on its way to it.
+#[derive(Debug)]
+pub(super) struct UnitSent {
+    /// What was not sent yet.
+    pub(super) entries: VecDeque<Arc<Entry>>,
+    /// The number of the message with its first part.
+    pub(super) first: u32,
+    /// What was here.
+    pub(super) target: VersionVector,
 }
 
 #[derive(Debug, Default)]
@@ -64,12 +91,22 @@ pub(super) struct Outgoing {
     pub(super) theirs: VersionVector,
     /// What it has, or was sent, or sent us itself.
     pub(super) sent: VersionVector,
+    /// Whether the peer is to be sent a unit next: it has asked for what it lacks.
+    pub(super) unit_due: bool,
+    pub(super) unit: Option<UnitSent>,
     pub(super) in_flight: VecDeque<Flight>,
     pub(super) in_flight_bytes: usize,
     pub(super) window: FlightLimit,
-    /// The last of the replica's own entries whose offer is known to be on disk. `None`: what the replica says is on
-    /// disk.
-    pub(super) offered: Option<u64>,
+    /// Which change of the marks is on disk. `None`: all of them.
+    pub(super) marks_on_disk: Option<u64>,
+    /// Whether the replica was told that this session streams, and not that it does no more.
+    pub(super) streams: bool,
+    /// Whether entries may be sent as they become durable: the peer was sent all that was here when that began.
+    pub(super) streams_now: bool,
+    /// What was on disk when something was sent last.
+    pub(super) reached: VersionVector,
+    /// Whether the peer is given a snapshot, which tells of all that is here while it is read.
+    pub(super) gives_snapshot: bool,
     /// When the peer last acknowledged something, or when nothing was on its way; milliseconds of the monotonic clock.
     pub(super) progress_ms: u64,
     pub(super) epoch: u32,
@@ -93,6 +130,10 @@ pub(super) struct Outgoing {
     /// The number of the last message of entries or acknowledgements in this epoch.
     pub(super) number: u32,
     pub(super) links_told: Vec<ReplicaId>,
+    /// Under which number the peer was told whole what members say of their marks, in this epoch.
+    pub(super) said: BTreeMap<Origin, u64>,
+    /// Up to which message the peer was told that all have arrived.
+    pub(super) received_told: u32,
     pub(super) own_acks_ms: Option<u64>,
     pub(super) other_acks_ms: Option<u64>,
     /// Whether something may have to be acknowledged or passed on once the interval is over.
@@ -100,6 +141,22 @@ pub(super) struct Outgoing {
     pub(super) other_acks_wait: bool,
     /// Whether entries are left to others for the time being.
     pub(super) entries_wait: bool,
+}
+
+impl UnitSent {
+    /// What is sent next of it, about that many bytes.
+    pub(super) fn take(&mut self, max_bytes: usize) -> Vec<Arc<Entry>> {
+        let (mut taken, mut bytes) = (vec![], 0);
+        while let Some(entry) = self.entries.front() {
+            let weight = entry.weight();
+            if bytes > 0 && bytes + weight > max_bytes {
+                break;
+            }
+            bytes += weight;
+            taken.extend(self.entries.pop_front());
+        }
+        taken
+    }
 }
 
 /// Whether an interval is over.
@@ -136,8 +193,22 @@ impl Outgoing {
         self.theirs.merge(vector);
         self.sent.merge(vector);
         (self.progress_ms, self.agains) = (now.mono_ms, 0);
+        self.land(flights, |theirs, flight| flight.dots.iter().all(|dot| theirs.contains(*dot)));
+    }
+
+    /// The peer has all messages up to that number, though it may not be able to apply them yet.
+    pub(super) fn arrived(&mut self, number: u32, now: Now) {
+        let flights = self.in_flight.len();
+        self.land(flights, |_, flight| flight.part.is_some_and(|part| part <= number));
+        if self.in_flight.len() < flights {
+            self.progress_ms = now.mono_ms;
+        }
+    }
+
+    /// Takes what has arrived out of what is on its way.
+    fn land(&mut self, flights: usize, has_landed: impl Fn(&VersionVector, &Flight) -> bool) {
         while let Some(first) = self.in_flight.front() {
-            if !first.dots.iter().all(|dot| self.theirs.contains(*dot)) {
+            if !has_landed(&self.theirs, first) {
                 break;
             }
             self.in_flight_bytes -= first.bytes;
@@ -146,6 +217,11 @@ impl Outgoing {
         if self.in_flight.len() < flights {
             self.window.acknowledged(self.in_flight.is_empty());
         }
+    }
+
+    /// Whether the peer has asked for what it lacks. Before that it is sent nothing.
+    pub(super) fn is_asked(&self) -> bool {
+        self.epoch > 0
     }
 
     /// The peer sent that entry, so it has it.
@@ -167,6 +243,7 @@ impl Outgoing {
             self.whole_upto.merge(&self.sent);
         }
         self.acked.clear();
+        self.said.clear();
         self.number = 0;
         self.links_told.clear();
         (self.own_acks_ms, self.other_acks_ms) = (None, None);
@@ -179,6 +256,7 @@ impl Outgoing {
         self.sent.merge(&self.theirs);
         self.in_flight.clear();
         self.in_flight_bytes = 0;
+        (self.unit_due, self.unit) = (self.is_asked(), None);
     }
 
     pub(super) fn set_links(&mut self, links: Vec<ReplicaId>) {
@@ -214,12 +292,67 @@ impl Outgoing {
     }
 
     /// Whether there are entries to send now, and the peer takes more.
-    pub(super) fn has_news(&self, own: Origin, offered: u64, durable: &VersionVector, max_bytes: usize) -> bool {
-        let is_news = |dot: Dot| {
-            let seq = if dot.origin == own { dot.seq.min(offered) } else { dot.seq };
-            seq > self.sent.get(dot.origin) && !self.comes_another_way(own, dot.origin)
+    pub(super) fn has_news(&self, own: Origin, durable: &VersionVector, max_bytes: usize) -> bool {
+        let is_news = |dot: Dot| dot.seq > self.sent.get(dot.origin) && !self.comes_another_way(own, dot.origin);
+        self.is_asked()
+            && self.has_room(max_bytes)
+            && (self.unit_due || self.unit.is_some() || durable.iter().any(is_news))
+    }
+
+    /// What the peer may be sent all of now; `None` while nothing may be sent. Where a stream has ended, that is what was
+    /// here then, until the peer has it. Only then a stream begins, and that with all that is here. (Were more sent each time
+    /// that a link comes and goes, each time would leave another state to be kept for the peer.)
+    pub(super) fn may_send(&mut self, round: &mut Round<'_>, member: ReplicaId, session: u64) -> Option<VersionVector> {
+        let (replica, durable) = (round.replica, round.durable);
+        let stream = Input::Stream { member, session };
+        match replica.marks().of(member) {
+            Mark::Streams { sessions, since, from, .. } if sessions.contains(&session) => {
+                if !self.streams {
+                    // It waits for the replica to note that it streams no more.
+                    return None;
+                }
+                if self.marks_on_disk.is_some_and(|on_disk| on_disk < since) || !durable.covers(&from) {
+                    return None;
+                }
+                if !std::mem::replace(&mut self.streams_now, true) {
+                    self.unit_due = true;
+                }
+                Some(durable.clone())
+            }
+            Mark::Upto(upto) if !self.streams && !self.theirs.covers(&upto) => {
+                if !durable.covers(&upto) {
+                    return None;
+                }
+                if self.unit.is_none() && !self.sent.covers(&upto) {
+                    self.unit_due = true;
+                }
+                Some(VersionVector::clone(&upto))
+            }
+            // It waits for the replica to note that it streams.
+            Mark::Upto(_) | Mark::Streams { .. } if self.streams => None,
+            Mark::Upto(_) | Mark::Streams { .. } => {
+                (self.streams, self.streams_now) = (true, false);
+                round.effects.inputs.push(stream);
+                None
+            }
+        }
+    }
+
+    /// What the replica is told when nothing is streamed any more.
+    pub(super) fn stop(&self, member: ReplicaId, session: u64) -> Input {
+        Input::Stop { member, session, upto: (!self.gives_snapshot).then(|| self.reached.clone()) }
+    }
+
+    /// Whether the peer takes so little of what is streamed to it that it is better to wait: what is written over
+    /// meanwhile need never be sent.
+    pub(super) fn is_stuck(&self, own: Origin, durable: &VersionVector, now: Now) -> bool {
+        let waits = |dot: Dot| match self.comes_another_way(own, dot.origin) {
+            true => 0,
+            false => dot.seq.saturating_sub(self.sent.get(dot.origin)),
         };
-        self.has_room(max_bytes) && durable.iter().any(is_news)
+        let patience_ms = if self.window.was_full { FULL_MS } else { STUCK_MS };
+        let is_silent = || !self.in_flight.is_empty() && now.mono_ms >= self.progress_ms.saturating_add(patience_ms);
+        self.unit.is_none() && !self.unit_due && (is_silent() || durable.iter().map(waits).sum::<u64>() > STUCK_ENTRIES)
     }
 
     /// Whether more may be on its way to the peer.
@@ -241,16 +374,9 @@ impl Outgoing {
         self.stalls.get(&origin).is_some_and(|stalls| *stalls > before_us())
     }
 
-    /// How far entries may be sent: as far as they are durable. Own entries must be offered first. Entries of origins
+    /// How far entries are sent: as far as they are durable. Entries of origins
     /// that are connected with the peer are sent only if they do not arrive there that way.
-    pub(super) fn bound(
-        &mut self,
-        own: Origin,
-        offered: u64,
-        durable: &VersionVector,
-        delay_ms: u64,
-        now: Now,
-    ) -> VersionVector {
+    pub(super) fn bound(&mut self, own: Origin, durable: &VersionVector, delay_ms: u64, now: Now) -> VersionVector {
         if now.mono_ms >= self.recent_ms.saturating_add(delay_ms) {
             self.old = std::mem::replace(&mut self.recent, durable.clone());
             self.recent_ms = now.mono_ms;
@@ -263,9 +389,7 @@ impl Outgoing {
             self.stood = self.theirs.clone();
         }
         let bound = |dot: Dot| {
-            let seq = if dot.origin == own {
-                offered
-            } else if !self.comes_another_way(own, dot.origin) {
+            let seq = if dot.origin == own || !self.comes_another_way(own, dot.origin) {
                 dot.seq
             } else if self.is_forwarded(own, dot.origin) {
                 self.old.get(dot.origin)

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::replica::Replica;
+use crate::replica::marks::{Ack, Statement};
 use crate::replica::turn::Input;
 use crate::sync::entry_wire;
 use crate::sync::error::SyncError;
-use crate::sync::message::{AckBatch, Message};
+use crate::sync::exchange::CatchUp;
+use crate::sync::message::{AckBatch, Message, Part};
 use crate::sync::session::Session;
 use crate::sync::session::effects::Round;
 use crate::sync::session::incoming::Taken;
@@ -20,21 +22,28 @@ use crate::words::clock::Now;
 /// How much may wait for what it depends on, bytes as received.
 const PARKED_BYTES_MAX: usize = 16 << 20;
 
+/// How often it is looked whether another peer has done with sending what this replica lacks, milliseconds.
+const ASK_INTERVAL_MS: u64 = 50;
+
 /// How many messages may arrive before one that was sent before them.
 const LATER_MAX: usize = 1024;
 
 impl Session {
+    /// Takes entries, alone or as a part of a unit.
     pub(super) fn take_entries(
         &mut self,
         round: &mut Round<'_>,
         peer: &Peer,
-        (epoch, number): (u32, u32),
+        (epoch, number, part): (u32, u32, Option<Part>),
+        marks: u64,
         entries: Vec<Bytes>,
     ) -> Result<(), SyncError> {
         let (replica, durable, now) = (round.replica, round.durable, round.now);
         if replica.is_outlived(peer.member, &peer.births) {
             return Err(SyncError::Outlived(peer.member));
         }
+        // What the entries tell of the peer's disk goes with what it says of its marks at the same time.
+        self.incoming.hear(peer.origin(), &Statement { version: marks, upto: None });
         self.open_after_all(round, peer);
         if !self.of_this_run(round, epoch) {
             return Ok(());
@@ -45,11 +54,12 @@ impl Session {
             self.open_after_all(round, peer);
             return Ok(());
         }
-        let mut told = false;
+        let (mut told, mut of_unit, mut unit_bytes) = (false, vec![], 0_usize);
         for bytes in entries {
             let len = bytes.len();
             let entry = entry_wire::decode(bytes)?;
             self.incoming.unacknowledged = self.incoming.unacknowledged.saturating_add(len + entry.expanded_len());
+            unit_bytes = unit_bytes.saturating_add(len + entry.expanded_len());
             let dot = entry.head.dot;
             self.outgoing.seen_from_peer(dot);
             told |= dot.origin == peer.origin() && self.incoming.acknowledged_by(dot);
@@ -62,12 +72,21 @@ impl Session {
                 self.begin_search(round, peer, dot.seq, &[]);
                 return Ok(());
             }
+            if part.is_some() {
+                of_unit.push(entry);
+                continue;
+            }
             self.incoming.parked_ms.get_or_insert(now.mono_ms);
             self.incoming.parked.push_back((entry, len));
             self.incoming.parked_bytes += len;
         }
+        if let Some(part) = part {
+            self.incoming.add_part((number, part), of_unit, unit_bytes, now)?;
+            self.turn.iter().for_each(|turn| turn.touch(now));
+        }
         self.arrived(number, None, now);
         self.take_later(round, peer);
+        self.take_unit(round, peer)?;
         if self.incoming.parked_bytes > PARKED_BYTES_MAX {
             round.effects.messages.push(self.ask_again(replica, now, false));
             return Ok(());
@@ -75,10 +94,10 @@ impl Session {
         self.take_parked(round, peer)?;
         self.tally.early += self.incoming.parked.len() as u64;
         if told {
-            let ack = self.incoming.ack_of(peer.origin()).clone();
-            self.outgoing.acknowledged(&ack, now);
+            let ack = self.incoming.whole_ack_of(peer.origin());
+            self.outgoing.acknowledged(&ack.vector, now);
             // Behind the entries; the replica lets it wait for those that it lacks still.
-            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.origin(), ack)] });
+            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![ack] });
         }
         Ok(())
     }
@@ -98,6 +117,47 @@ impl Session {
         Ok(())
     }
 
+    /// Gives a unit to the replica that has arrived whole.
+    pub(super) fn take_unit(&mut self, round: &mut Round<'_>, peer: &Peer) -> Result<(), SyncError> {
+        let (replica, now) = (round.replica, round.now);
+        let Some(Taken { entries, no_base }) = self.incoming.take_unit(replica, &mut self.tally)? else {
+            return Ok(());
+        };
+        if no_base {
+            self.tally.missing_bases += 1;
+            round.effects.messages.push(self.ask_again(replica, now, true));
+            return Ok(());
+        }
+        self.tally.received_entries += entries.len() as u64;
+        if !entries.is_empty() {
+            round.effects.inputs.push(Input::Entries {
+                from: peer.member,
+                births: Arc::clone(&peer.births),
+                entries,
+                together: true,
+            });
+        }
+        Ok(())
+    }
+
+    /// Asks the peer for what this replica lacks, once no other peer is being asked. Asks again when nothing comes.
+    pub(super) fn ask_for_unit(&mut self, round: &mut Round<'_>, peer: &Peer) {
+        let (replica, now) = (round.replica, round.now);
+        let patience_ms = self.exchange.tuning().patience_ms;
+        let inc = &self.incoming;
+        if inc.epoch == 0 {
+            self.turn = CatchUp::begin(&self.exchange, peer.member, now);
+            match self.turn {
+                Some(_) => round.effects.messages.push(self.ask_again(replica, now, false)),
+                None => self.asks_ms = Some(now.mono_ms.saturating_add(ASK_INTERVAL_MS)),
+            }
+        } else if inc.unit_ms.is_some_and(|since| now.mono_ms >= since.saturating_add(patience_ms)) {
+            round.effects.messages.push(self.ask_again(replica, now, false));
+        } else if inc.unit_ms.is_none() && replica.vector().covers(&inc.handed) {
+            self.turn = None;
+        }
+    }
+
     /// Gives those entries to the replica that have all they depend on.
     pub(super) fn take_parked(&mut self, round: &mut Round<'_>, peer: &Peer) -> Result<(), SyncError> {
         let (replica, now) = (round.replica, round.now);
@@ -111,7 +171,12 @@ impl Session {
         let Taken { entries, no_base } = inc.take_ready(replica, now, &mut self.tally)?;
         self.tally.received_entries += entries.len() as u64;
         if !entries.is_empty() {
-            round.effects.inputs.push(Input::Entries { from: peer.member, births: Arc::clone(&peer.births), entries });
+            round.effects.inputs.push(Input::Entries {
+                from: peer.member,
+                births: Arc::clone(&peer.births),
+                entries,
+                together: false,
+            });
         }
         let patience_ms = self.exchange.tuning().patience_ms;
         let impatient = self.incoming.parked_ms.is_some_and(|since| now.mono_ms >= since.saturating_add(patience_ms));
@@ -134,7 +199,10 @@ impl Session {
         inc.parked.clear();
         inc.parked_ms = None;
         inc.parked_bytes = 0;
-        self.tally.again += 1;
+        inc.unit = None;
+        inc.unit_ms = Some(now.mono_ms);
+        // The first time is no repetition.
+        self.tally.again += u64::from(inc.epoch > 1);
         let mut have = replica.vector().clone();
         have.merge(&inc.handed);
         let again = Message::Again { epoch: inc.epoch, have, whole };
@@ -165,6 +233,7 @@ impl Session {
         if !self.of_this_run(round, acks.epoch) {
             return;
         }
+        self.outgoing.arrived(acks.received, now);
         self.arrived(acks.number, Some(acks), now);
         self.take_later(round, peer);
         self.open_after_all(round, peer);
@@ -189,12 +258,12 @@ impl Session {
             inc.number += 1;
             inc.later_ms = (!inc.later.is_empty()).then_some(now.mono_ms);
             let Some(acks) = acks else { continue };
-            for (member, news) in [(peer.origin(), acks.own)].into_iter().chain(acks.acks) {
-                if news.is_empty() {
-                    continue;
+            let own = Ack { member: peer.origin(), vector: acks.own, said: acks.said };
+            for Ack { member, vector, said } in [own].into_iter().chain(acks.acks) {
+                inc.acks.entry(member).or_default().merge(&vector);
+                if inc.hear(member, &said) || !vector.is_empty() {
+                    changed.insert(member);
                 }
-                inc.acks.entry(member).or_default().merge(&news);
-                changed.insert(member);
             }
             if let Some(links) = acks.links {
                 self.outgoing.set_links(links);
@@ -205,7 +274,7 @@ impl Session {
         }
         changed.retain(|origin| *origin != replica.identity().origin());
         if !changed.is_empty() {
-            let acks = changed.iter().map(|member| (*member, inc.ack_of(*member).clone())).collect();
+            let acks = changed.iter().map(|member| inc.whole_ack_of(*member)).collect();
             round.effects.inputs.push(Input::Acks { own: durable.clone(), acks });
         }
         let patience_ms = self.exchange.tuning().patience_ms;
@@ -232,8 +301,8 @@ impl Session {
         if retry {
             self.enter(Stage::Open);
             // What it said when it greeted counts from now on.
-            let ack = self.incoming.ack_of(peer.origin()).clone();
-            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![(peer.origin(), ack)] });
+            let ack = self.incoming.whole_ack_of(peer.origin());
+            round.effects.inputs.push(Input::Acks { own: durable.clone(), acks: vec![ack] });
             if std::mem::take(&mut self.incoming.passed_over) {
                 round.effects.messages.push(self.ask_again(replica, now, false));
             }

@@ -4,4 +4,7 @@
 //! failure is shrunk and printed with its seed.
 
 mod random;
+mod reports;
+mod rules;
+mod spaces;
 mod stories;

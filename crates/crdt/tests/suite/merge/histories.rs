@@ -219,7 +219,8 @@ fn leaving_out_the_middles_of_runs_changes_nothing() {
             let goes: Vec<Dot> =
                 versions.iter().filter(|_| rng.random_range(0..4) < chance).map(|version| version.dot).collect();
             let mut window = place.window(versions);
-            let gone = window.drop_middles(&place.rules, place.keyspace, place.key, |dot: Dot| goes.contains(&dot));
+            let gone =
+                window.drop_middles(&place.rules, place.keyspace, place.key, |version, _| goes.contains(&version.dot));
             assert!(gone.iter().all(|dot| goes.contains(dot)));
             assert_eq!(window.versions().len() + gone.len(), versions.len());
             dropped += gone.len();

@@ -118,7 +118,9 @@ fn of_each_leaf_the_last_edit_wins_whatever_of_the_run_is_left_out() {
         for version in our_versions {
             alone.add(version);
             if rng.random_bool(0.5) {
-                let gone = alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |dot| !offered.contains(&dot));
+                let gone = alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |version, _| {
+                    !offered.contains(&version.dot)
+                });
                 dropped_in_all += gone.len();
             }
         }
@@ -135,6 +137,6 @@ fn a_long_run_keeps_two_versions_of_each_leaf_at_most() {
     let base = [None, Some(1), Some(2)];
     let (versions, _) = site(&mut rng, 1, base, &(10..1_010).collect::<Vec<_>>());
     let mut alone = window(base, &versions);
-    alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |_| true);
+    alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |_, _| true);
     assert!(alone.versions().len() <= 7, "{} versions are left", alone.versions().len());
 }

@@ -34,7 +34,7 @@ impl Place {
     }
 
     pub fn settle(&self, window: &mut Window, floor: &VersionVector) {
-        window.settle(floor, &self.rules, self.keyspace, self.key);
+        window.settle(floor, &self.rules, self.keyspace, self.key, |_| true);
     }
 
     /// A window with these versions on top of nothing.

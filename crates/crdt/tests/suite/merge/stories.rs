@@ -40,8 +40,8 @@ fn meet(sites: &mut Sites) -> (MergeOutcome, Json) {
     (outcome, value)
 }
 
-fn given_up(outcome: &MergeOutcome) -> Vec<&str> {
-    outcome.given_up.iter().map(|given_up| given_up.what.as_str()).collect()
+fn given_up(outcome: &MergeOutcome) -> Vec<String> {
+    outcome.given_up.iter().map(|given_up| given_up.part.to_string()).collect()
 }
 
 fn condition(kind: &str, status: &str) -> Json {
@@ -167,7 +167,7 @@ fn the_first_binding_wins_although_its_site_wrote_last() {
     // Also when the site has forgotten the middle of what it wrote.
     let place = &sites.place;
     let mut window = place.window(&versions);
-    let dropped = window.drop_middles(&place.rules, place.keyspace, place.key, |_| true);
+    let dropped = window.drop_middles(&place.rules, place.keyspace, place.key, |_, _| true);
     assert_eq!(dropped.len(), 2, "the binding is kept");
     assert_eq!(place.outcome(&window).live, sites.live(0));
 }
@@ -333,7 +333,7 @@ fn an_expiry_takes_nothing_that_was_written_at_the_same_time() {
         let (outcome, _) = meet(&mut sites);
         let live = outcome.live.clone().expect("there");
         assert_eq!((&live.value[..], live.lease, live.version), (&b"renewed"[..], Some(LeaseId::new(4)), 2));
-        assert_eq!((outcome.rule, given_up(&outcome)), (Some(Rule::OutlivedDelete), vec!["its expiry"]));
+        assert_eq!((outcome.rule, given_up(&outcome)), (Some(Rule::OutlivedDelete), vec!["its expiry".to_owned()]));
     }
 }
 
@@ -514,6 +514,6 @@ fn many_writes_of_one_site_are_as_few_as_their_last() {
     sites.history.iter().for_each(|version| window.add(version.clone()));
     assert!(window.is_chain());
     let expected = place.outcome(&window);
-    window.drop_middles(&place.rules, place.keyspace, place.key, |_| true);
+    window.drop_middles(&place.rules, place.keyspace, place.key, |_, _| true);
     assert_eq!((window.versions().len(), place.outcome(&window)), (1, expected));
 }

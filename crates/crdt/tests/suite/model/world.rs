@@ -190,7 +190,7 @@ impl World {
         let (mut replicated, mut local) = (Digest::default(), Digest::default());
         let model = &self.model;
         for kv in model.keys().iter().filter_map(|key| model.at(key, model.revision)) {
-            let digest = if eddy_crdt::is_replica_local(&kv.key) { &mut local } else { &mut replicated };
+            let digest = if eddy_crdt::LocalKeys::default().contains(&kv.key) { &mut local } else { &mut replicated };
             digest.add(Keyspace::Client, &kv.key, &kv.value, kv.version, kv.lease);
         }
         for (id, lease) in &model.leases {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use eddy_crdt::{Chain, Commit, Dot, Origin, Replica, Revision, VersionVector};
+use eddy_crdt::{Birth, Chain, Commit, Dot, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use eddy_crdt::merge::Windows;
 
@@ -36,6 +36,10 @@ pub struct Ledger {
     chains: HashMap<Dot, Chain>,
     /// The state hash at each vector.
     hashes: HashMap<Vec<Dot>, u128>,
+    /// Under which birth a member counted in a space.
+    spaces: HashMap<(ReplicaId, u64), Birth>,
+    /// How often a member counted in a space in which it had counted under another birth.
+    pub shared_spaces: u64,
     /// From where on the names of an origin mean two things, because its disk was exchanged for an older copy.
     forked: BTreeMap<Origin, u64>,
 }
@@ -77,6 +81,15 @@ impl Ledger {
                 continue;
             }
             return Err(format!("two entries are called {dot:?}"));
+        }
+        if let Some(Origin { replica: member, birth }) = state.origin {
+            let space = state.shadow.revision.space();
+            let counted = *self.spaces.entry((member, space)).or_insert(birth);
+            // One that founds a cluster alone begins with 1, as etcd does, and does not know that it had a disk before.
+            if counted != birth && space > 0 {
+                self.shared_spaces += 1;
+                self.spaces.insert((member, space), birth);
+            }
         }
         if state.vector.iter().any(|dot| self.is_forked(dot)) {
             return Ok(());

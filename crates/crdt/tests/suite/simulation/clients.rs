@@ -148,6 +148,20 @@ fn update(rng: &mut SmallRng, shadow: &Shadow) -> Txn {
     Txn { compares, success: vec![Op::Put(put(key, new, None))], failure }
 }
 
+/// A write to one of two keys, or to both: what many write at the same time.
+pub fn hot_command(seed: u64) -> Command {
+    const HOT: [&str; 2] = ["a", "/registry/pods/p"];
+    let rng = &mut SmallRng::seed_from_u64(seed);
+    let mut put_to = |key: &'static str| put(key.into(), value(rng, key.as_bytes()), None);
+    let both = HOT.map(|key| Op::Put(put_to(key)));
+    let key = HOT[rng.random_range(0..2)];
+    match rng.random_range(0..10) {
+        0 => Command::Delete(DeleteOp { range: KeyRange::Key(key.into()), prev_kv: true }),
+        1 => Command::Txn(Txn { success: both.into(), ..Txn::default() }),
+        _ => Command::Put(put(key.into(), value(rng, key.as_bytes()), None)),
+    }
+}
+
 /// The command that a seed stands for.
 pub fn command(seed: u64, shadow: &Shadow, compacted: Option<Revision>) -> Command {
     let rng = &mut SmallRng::seed_from_u64(seed);

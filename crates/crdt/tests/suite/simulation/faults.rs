@@ -1,19 +1,16 @@
 //! What befalls disks: one is empty, or an older copy of itself.
 
-use bytes::Bytes;
-use eddy_crdt::Head;
+use std::collections::BTreeSet;
 
-use super::host::Life;
-use super::world::World;
+use bytes::Bytes;
+use eddy_crdt::{Head, Replica};
+
+use super::host::{Host, Life};
+use super::world::{Outcome, World};
+use crate::support::checks::ensure;
 use crate::support::disk::Image;
 
 impl World {
-    /// Whether a disk may be lost now: at random one at a time is, until its host has begun anew. What more than one has lost
-    /// at the same time may be lost for all.
-    pub fn may_lose_disk(&self) -> bool {
-        self.hosts.iter().all(|place| !place.lost && !matches!(place.life, Life::Fetching(_)))
-    }
-
     pub fn wipe(&mut self, host: usize, back_ms: u64) {
         if self.hosts.get(host).is_none_or(|place| matches!(place.life, Life::Gone)) {
             return;
@@ -21,12 +18,24 @@ impl World {
         self.crash(host, back_ms);
         self.disk_faults = true;
         self.coverage.count("wiped disks");
+        self.count_losses(host);
         let place = &mut self.hosts[host];
         place.lost = true;
         place.disk.replace(Image::default());
         place.copied = false;
         (place.expected, place.instead) = (None, None);
         place.told.clear();
+    }
+
+    /// Counts where a disk is lost while another is, or while the same is once more.
+    fn count_losses(&mut self, host: usize) {
+        let is_lost = |place: &Host| place.lost || matches!(place.life, Life::Fetching(_));
+        if self.hosts.iter().enumerate().any(|(other, place)| other != host && is_lost(place)) {
+            self.coverage.count("several disks lost at once");
+        }
+        if self.hosts[host].lost {
+            self.coverage.count("disks lost twice");
+        }
     }
 
     pub fn backup(&mut self, host: usize) {
@@ -43,6 +52,7 @@ impl World {
         self.crash(host, back_ms);
         self.disk_faults = true;
         self.coverage.count("restored disks");
+        self.count_losses(host);
         if let Ok(head) = Head::decode(image.head.as_ref().unwrap_or(&Bytes::new())) {
             let origin = head.identity.origin();
             self.ledger.forks(origin, state.vector.get(origin) + 1);
@@ -52,5 +62,32 @@ impl World {
         (place.expected, place.instead) = (Some(state), None);
         place.told.clear();
         (place.copied, place.lost) = (seen, true);
+    }
+
+    /// Whether one that is to begin anew has a disk, and all other members that it knows are there and have nothing to give.
+    pub fn knows_best(&self, host: usize) -> bool {
+        let Life::Fetching(fetch) = &self.hosts[host].life else { return false };
+        let waits = |other: usize| {
+            let is_there = self.is_linked(host, other) && self.blocked.is_open(host, other);
+            is_there && matches!(self.hosts[other].life, Life::Fetching(_))
+        };
+        let place = |id| self.hosts.iter().position(|other| other.id == id);
+        let others = |old: &Replica| -> Vec<_> {
+            old.members().filter(|m| !m.removed && m.id != old.identity().replica).map(|m| place(m.id)).collect()
+        };
+        fetch.old.as_ref().is_some_and(|old| others(old).into_iter().all(|other| other.is_some_and(waits)))
+    }
+
+    /// What one that begins anew had on its disk it has after that too, unless it said that it gave it up. It leaves out
+    /// only what another host still has, whose write it is.
+    pub fn check_kept(&self, host: usize, after: &BTreeSet<Bytes>) -> Outcome {
+        let place = &self.hosts[host];
+        let before = place.marks();
+        let others = || self.hosts.iter().filter(|other| other.place != host);
+        let is_kept =
+            |mark: &Bytes| place.forsaken.contains(mark) || others().any(|other| other.marks().contains(mark));
+        let lost = before.difference(after).find(|mark| !is_kept(mark));
+        ensure!(lost.is_none(), "{lost:?}, which {} had on disk, is lost as it begins anew", place.id);
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use eddy_crdt::sync::{Exchange, Tuning};
-use eddy_crdt::{Commit, Identity, Installer, Now, Replica, ReplicaId, Revision, VersionVector};
+use eddy_crdt::{Commit, Identity, Installer, Now, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use super::checks;
 use crate::support::build::{WALL_MS, id, identity};
@@ -15,20 +15,23 @@ use crate::support::shadow::Shadow;
 /// A state that a flush makes durable.
 #[derive(Clone, Default)]
 pub struct Checkpoint {
+    /// Whose it is, and under which birth; `None` for nothing.
+    pub origin: Option<Origin>,
     pub vector: VersionVector,
     pub hash: u128,
     pub shadow: Shadow,
-    pub offered: u64,
+    pub marks: u64,
     pub floor: VersionVector,
 }
 
 impl Checkpoint {
     pub fn of(replica: &Replica, shadow: &Shadow) -> Self {
         Self {
+            origin: Some(replica.identity().origin()),
             vector: replica.vector().clone(),
             hash: replica.state_hash(),
             shadow: shadow.clone(),
-            offered: replica.offered(),
+            marks: replica.marks().version(),
             floor: replica.floor().clone(),
         }
     }
@@ -144,7 +147,9 @@ impl Host {
     /// An identity with a birth that was never used.
     pub fn fresh_identity(&mut self) -> Identity {
         self.births += 1;
-        identity(self.place, (self.place as u64 + 1) * 1000 + self.births)
+        // The last bits of a birth decide how far a replica jumps that may not know all that it was. So that two lives
+        // do not meet by chance, as real ones hardly ever do, these bits are far apart.
+        identity(self.place, (self.place as u64 + 1) * 1_024_000 + self.births * 615)
     }
 
     pub fn up(&self) -> Option<&Up> {

@@ -1,7 +1,7 @@
 //! How hosts talk: connections come about, carry messages, break; sessions do what they have to.
 
 use eddy_crdt::sync::{Message, Reason, Session, SessionEffects, SessionEvent, SyncError};
-use eddy_crdt::{Input, Installer, Notice};
+use eddy_crdt::{Installer, Notice};
 use rand::Rng;
 use std::collections::VecDeque;
 
@@ -51,9 +51,6 @@ impl World {
             return Ok(());
         }
         self.coverage.count("connections");
-        for host in [a, b] {
-            self.offer(host)?;
-        }
         let at = self.next_connection;
         self.next_connection += 1;
         let mut greetings = vec![];
@@ -68,17 +65,6 @@ impl World {
         self.connections.insert(at, Connection { ends });
         for (side, hello) in greetings.into_iter().enumerate() {
             self.send(at, 1 - side, &hello);
-        }
-        Ok(())
-    }
-
-    /// Before a session begins, what is applied is marked as offered, and the mark is on disk.
-    fn offer(&mut self, host: usize) -> Outcome {
-        let Some(up) = self.hosts[host].up() else { return Ok(()) };
-        let upto = up.replica.vector().clone();
-        if up.durable.offered < upto.get(up.replica.identity().origin()) {
-            self.handle(host, vec![Input::Offer { upto }])?;
-            self.flush_all(host)?;
         }
         Ok(())
     }
@@ -137,7 +123,9 @@ impl World {
         end.poll_ms = None;
         let Some((replica, durable, _)) = self.hosts[end.host].seat() else { return Ok(()) };
         let now = self.hosts[end.host].now(self.ms);
+        let marks = self.hosts[end.host].up().map_or(0, |up| up.durable.marks);
         let Some(session) = &mut end.session else { return Ok(()) };
+        session.set_marks_on_disk(marks);
         let turn = session.poll(replica, durable, now, POLL_BYTES);
         let next_ms = session.next_ms().map(|ms| self.hosts[end.host].when(ms).max(self.ms + 1));
         self.take(at, side, turn)?;
@@ -290,9 +278,8 @@ impl World {
 
     pub fn close(&mut self, at: usize, side: usize) {
         let Some(connection) = self.connections.get_mut(&at) else { return };
-        if connection.ends[side].session.take().is_none() {
-            return;
-        }
+        let Some(session) = connection.ends[side].session.take() else { return };
+        let (host, stop) = (connection.ends[side].host, session.end());
         let (a, b) = (connection.ends[0].host, connection.ends[1].host);
         if connection.is_closed() {
             self.connections.remove(&at);
@@ -303,6 +290,9 @@ impl World {
         }
         let later = self.ms + self.rng.random_range(1..1500);
         self.at(later, Event::Dial(a.min(b), a.max(b)));
+        if let Some(stop) = stop {
+            self.handle(host, vec![stop]).expect("nothing can be wrong with the end of a session");
+        }
     }
 }
 

@@ -67,10 +67,10 @@ impl World {
             .iter()
             .flat_map(|(at, c)| (0..2).filter(|side| c.ends[*side].host == host).map(|side| (*at, side)))
             .collect();
+        self.hosts[host].life = Life::Down;
         for (at, side) in ends {
             self.close(at, side);
         }
-        self.hosts[host].life = Life::Down;
         self.hosts[host].boots(self.ms);
     }
 
@@ -130,7 +130,7 @@ impl World {
             same(&found.vector, &state.vector, "vector after a restart")?;
             same(&found.shadow, &state.shadow, "keys after a restart")?;
             same(&found.hash, &state.hash, "state hash after a restart")?;
-            ensure!(found.offered >= expected.offered, "what was offered is forgotten");
+            ensure!(found.marks >= expected.marks, "a mark is forgotten");
             ensure!(found.floor.covers(&expected.floor), "the floor sank");
         }
         checks::history(&replica, &place.told)?;
@@ -227,6 +227,12 @@ impl World {
                 self.stop(host);
                 return self.found(host);
             }
+            if !is_new && waited && self.knows_best(host) {
+                self.coverage.count("gone back to an old disk");
+                self.stop(host);
+                self.hosts[host].copied = true;
+                return self.start(host);
+            }
             if !givers.is_empty() {
                 let giver = givers[self.rng.random_range(0..givers.len())];
                 self.connect(host, giver)?;
@@ -258,6 +264,7 @@ impl World {
             Err(error) => return Err(format!("host {host}: chunk: {error}")),
         }
         let installer = std::mem::take(&mut fetch.installer);
+        let fetched_over = fetch.old.is_some();
         match installer.finish(now, fetch.identity, fetch.old.as_ref()) {
             Ok(installed) => {
                 self.say(|| format!("host {host} has a snapshot"));
@@ -274,7 +281,11 @@ impl World {
                     self.hosts[host].forsaken.extend(entry.changes.iter().map(|change| change.key.clone()));
                 }
                 self.stop(host);
-                self.hosts[host].lost = false;
+                if fetched_over {
+                    self.check_kept(host, &checks::marks(&Shadow::of(&installed.replica)))?;
+                }
+                let place = &mut self.hosts[host];
+                place.lost = false;
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };
                 self.begins_with(host, installed.replica, image)
             }

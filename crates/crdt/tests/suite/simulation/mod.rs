@@ -18,7 +18,8 @@ mod stories;
 mod world;
 
 use checks::Coverage;
-use seeds::sweep;
+use nemesis::{hot_plan, plan};
+use seeds::{SHARED_SPACES, sweep};
 
 use crate::support::seeds::env;
 
@@ -26,7 +27,7 @@ use crate::support::seeds::env;
 const SCHEDULES: u64 = 20_000;
 
 /// What that many schedules must have met, so that they cannot silently test nothing.
-const MET: [&str; 20] = [
+const MET: [&str; 22] = [
     "merges",
     "multi-head settles",
     "multi-head settles with versions on top",
@@ -47,6 +48,8 @@ const MET: [&str; 20] = [
     "wiped disks",
     "restored disks",
     "founded again",
+    "several disks lost at once",
+    "disks lost twice",
 ];
 
 /// Runs one of two halves.
@@ -55,13 +58,23 @@ fn half(which: u64) {
     let first = env("EDDY_SIM_SEED", 1);
     let (begin, end) =
         if which == 0 { (first, first + count.div_ceil(2)) } else { (first + count.div_ceil(2), first + count) };
-    let coverage: Coverage = sweep(begin, end - begin);
+    let coverage: Coverage = sweep(begin, end - begin, plan);
     println!("{} schedules: {coverage:#?}", end - begin);
+    let shared = coverage.0.get(SHARED_SPACES).copied().unwrap_or_default();
+    assert!(shared <= 1 + count / 5_000, "{shared} spaces of two lives in {count} schedules: more than by chance");
     if count >= SCHEDULES {
         for what in MET {
             assert!(coverage.0.contains_key(what), "{count} schedules met no {what}");
         }
     }
+}
+
+/// How many schedules of few keys a plain `cargo test` runs; `EDDY_SIM_HOT` says otherwise.
+const HOT_SCHEDULES: u64 = 3_000;
+
+#[test]
+fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
+    sweep(env("EDDY_SIM_SEED", 1), env("EDDY_SIM_HOT", HOT_SCHEDULES), hot_plan);
 }
 
 #[test]
@@ -83,6 +96,6 @@ const FOUND: [u64; 23] = [
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
     for seed in FOUND {
-        sweep(seed, 1);
+        sweep(seed, 1, plan);
     }
 }

@@ -23,6 +23,8 @@ pub enum Cut {
 pub enum Act {
     /// A client's command at a replica; see [`super::clients::command`].
     Command(usize, u64),
+    /// The same with one of few keys; see [`super::clients::hot_command`].
+    Hot(usize, u64),
     /// So many writes to one key.
     Burst(usize, usize),
     /// The connection of two breaks.
@@ -38,12 +40,11 @@ pub enum Act {
     Slow(usize, u64),
     /// Its wall clock is off by so many milliseconds from now on.
     Skew(usize, i64),
-    /// It stops, its disk is empty, and it is back after so many milliseconds. Unless a disk is lost already.
+    /// It stops, its disk is empty, and it is back after so many milliseconds.
     Wipe(usize, u64),
     /// Someone copies its disk.
     Backup(usize),
-    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one. Unless
-    /// a disk is lost already.
+    /// It stops, its disk is that copy, and it is back after so many milliseconds; whether it can tell that it is one.
     Restore(usize, u64, bool),
     /// The same of all at once.
     RestoreAll(u64),
@@ -69,6 +70,35 @@ pub struct Plan {
     pub chunk_bytes: usize,
     /// After how many milliseconds what happens.
     pub acts: Vec<(u64, Act)>,
+}
+
+/// The schedule of few keys that a seed stands for: written everywhere, while links come and go and members are away. What
+/// leaves then is what this looks at.
+pub fn hot_plan(seed: u64) -> Plan {
+    let rng = &mut SmallRng::seed_from_u64(seed);
+    let founders = [2, 3, 3, 3, 4][rng.random_range(0..5)];
+    let (crashes, wait_max) = (rng.random_bool(0.5), [20, 200, 1500][rng.random_range(0..3)]);
+    let total = rng.random_range(30..160);
+    let mut act = || {
+        let one = rng.random_range(0..founders);
+        let other = (one + rng.random_range(1..founders)) % founders;
+        let act = match rng.random_range(0..100) {
+            0..8 => Act::Reset(one, other),
+            8..12 => Act::Mend,
+            12..14 => Act::Cut(Cut::Alone(one)),
+            14..15 => Act::Cut(Cut::Ring),
+            15..17 => Act::Cut(Cut::OneWay(one, other)),
+            17..19 => Act::Cut(Cut::Pair(one, other)),
+            19..23 if crashes => Act::Crash(one, [1, 50, 3000][rng.random_range(0..3)]),
+            23..26 if crashes => Act::Slow(one, [0, 10, 300][rng.random_range(0..3)]),
+            26..27 => Act::Command(one, rng.random()),
+            _ => Act::Hot(one, rng.random()),
+        };
+        (if rng.random_bool(0.5) { 0 } else { rng.random_range(0..wait_max) }, act)
+    };
+    let acts = (0..total).map(|_| act()).collect();
+    let delay_ms = [2, 30, 400][rng.random_range(0..3)];
+    Plan { seed, founders, links: vec![], mangles: false, delay_ms, chunk_bytes: 300, acts }
 }
 
 /// The schedule that a seed stands for.

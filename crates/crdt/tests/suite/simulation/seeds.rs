@@ -1,15 +1,21 @@
 //! Runs schedules seed by seed, and tells of a failure how to see it again.
 
 use super::checks::Coverage;
-use super::nemesis::{Act, Plan, plan};
+use super::nemesis::{Act, Plan};
 use super::world::World;
 use crate::support::seeds::{caught, env, lines, shrink};
+
+/// How often two lives of a member counted in one space, by the chance that their births leave.
+pub const SHARED_SPACES: &str = "spaces of two lives";
 
 fn run_plan(plan: &Plan) -> Result<Coverage, String> {
     let mut world = World::new(plan)?;
     world.run()?;
     world.heal()?;
     world.finish()?;
+    for _ in 0..world.ledger.shared_spaces {
+        world.coverage.count(SHARED_SPACES);
+    }
     Ok(world.coverage)
 }
 
@@ -19,7 +25,7 @@ pub fn run(plan: &Plan) -> Result<Coverage, String> {
 }
 
 /// Runs that many schedules from a seed on; panics at the first that fails.
-pub fn sweep(first: u64, count: u64) -> Coverage {
+pub fn sweep(first: u64, count: u64, plan: impl Fn(u64) -> Plan) -> Coverage {
     let mut coverage = Coverage::default();
     for seed in first..first + count {
         let plan = plan(seed);
@@ -34,7 +40,7 @@ pub fn sweep(first: u64, count: u64) -> Coverage {
                 let after = run(&with(&acts)).err().unwrap_or_default();
                 panic!(
                     "seed {seed}: {error}\n\n{} founders, links {:?}, mangles {}, delay {} ms; shortened to{}\n  {after}\n\n\
-                     EDDY_SIM_SEED={seed} EDDY_SIM_SCHEDULES=1 cargo test -p eddy-crdt --test suite simulation::",
+                     EDDY_SIM_SEED={seed} EDDY_SIM_SCHEDULES=1 EDDY_SIM_HOT=1 cargo test -p eddy-crdt --test suite simulation::",
                     plan.founders,
                     plan.links,
                     plan.mangles,

@@ -201,14 +201,8 @@ impl World {
         let (mut records, mut head_changed) = (vec![], false);
         let Some(up) = self.hosts[host].up() else { return Ok(handled) };
         let first = up.replica.next_number();
-        let talks = self.connections.values().any(|c| c.ends.iter().any(|e| e.host == host && e.session.is_some()));
-        let offer = talks.then(|| Input::Offer { upto: Default::default() });
-        for input in inputs.into_iter().chain(offer) {
+        for input in inputs {
             let Some(up) = self.hosts[host].up_mut() else { return Ok(handled) };
-            let input = match input {
-                Input::Offer { .. } => Input::Offer { upto: up.replica.vector().clone() },
-                input => input,
-            };
             let before = up.replica.vector().clone();
             let branched = checks::branched(&up.replica);
             let of_others = matches!(input, Input::Entries { .. });
@@ -320,7 +314,8 @@ impl World {
         self.ledger.durable(&up.replica, &up.durable)?;
         // What a compaction hid goes in slices.
         let slice = self.rng.random_range(0..20);
-        up.dead.extend(up.replica.sweep(slice).dead);
+        let is_trimmed = up.dead.is_empty();
+        up.dead.extend(up.replica.sweep(slice, is_trimmed).dead);
         let (mut trimmed, mut later) = (vec![], vec![]);
         for _ in 0..self.rng.random_range(0..20) {
             let Some(number) = up.dead.pop_first() else { break };
@@ -384,7 +379,7 @@ impl World {
     }
 
     fn act(&mut self, act: &Act) -> Outcome {
-        if !matches!(act, Act::Command(..)) {
+        if !matches!(act, Act::Command(..) | Act::Hot(..)) {
             self.say(|| format!("{act:?}"));
         }
         match act {
@@ -393,6 +388,7 @@ impl World {
                 let command = clients::command(*seed, &up.shadow, up.replica.compacted());
                 self.command(*host, command)?;
             }
+            Act::Hot(host, seed) => drop(self.command(*host, clients::hot_command(*seed))?),
             Act::Burst(host, count) => {
                 for n in 0..*count {
                     if self.hosts.get(*host).and_then(Host::up).is_some() {
@@ -425,7 +421,6 @@ impl World {
                     host.wall_off_ms = *off_ms;
                 }
             }
-            Act::Wipe(..) | Act::Restore(..) if !self.may_lose_disk() => {}
             Act::Wipe(host, back_ms) => self.wipe(*host, *back_ms),
             Act::Backup(host) => self.backup(*host),
             Act::Restore(host, back_ms, seen) => self.restore(*host, *back_ms, *seen),

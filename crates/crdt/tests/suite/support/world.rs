@@ -1,9 +1,9 @@
 //! A world of replicas in which each step is decided: by hand, who tells whom; or by wires, on which time passes.
 
 use eddy_crdt::sync::{Exchange, Tuning};
-use eddy_crdt::{Command, Effects, Identity, Input, Now, Origin, Refusal, Replica, Reply, VersionVector};
+use eddy_crdt::{Ack, Command, Effects, Identity, Input, Now, Origin, Refusal, Replica, Reply, VersionVector};
 
-use super::build::{WALL_MS, genesis, identity};
+use super::build::{WALL_MS, genesis, id, identity};
 use super::checks;
 use super::node::Node;
 use super::wires::{Mangle, Wire};
@@ -12,8 +12,6 @@ pub struct World {
     pub nodes: Vec<Node>,
     /// How long it has lasted, milliseconds.
     pub ms: u64,
-    /// Whether what is applied may be sent at any moment, as where there are wires.
-    offers: bool,
     pub wires: Vec<Wire>,
     pub mangle: Option<Mangle>,
 }
@@ -22,12 +20,12 @@ impl World {
     /// So many founders of one cluster, each under its birth 1, who hear nothing unless they are told.
     pub fn new(count: usize) -> Self {
         let nodes = (0..count).map(|n| Node::found(identity(n, 1), &genesis(count))).collect();
-        Self { nodes, ms: 0, offers: false, wires: vec![], mangle: None }
+        Self { nodes, ms: 0, wires: vec![], mangle: None }
     }
 
     /// So many founders that can be connected by wires.
     pub fn wired(count: usize) -> Self {
-        Self { offers: true, ..Self::new(count) }
+        Self::new(count)
     }
 
     /// The same, whose sessions are tuned.
@@ -55,12 +53,7 @@ impl World {
     pub fn handle(&mut self, node: usize, input: Input) -> Effects {
         let node = &mut self.nodes[node];
         let now = node.now(self.ms);
-        let effects = node.handle(now, input);
-        if self.offers {
-            let upto = node.replica.vector().clone();
-            node.handle(now, Input::Offer { upto });
-        }
-        effects
+        node.handle(now, input)
     }
 
     /// What a replica answers to a client, a millisecond later.
@@ -76,23 +69,31 @@ impl World {
 
     /// `to` hears from `from` what it lacks, at most about that many bytes.
     pub fn tell(&mut self, from: usize, to: usize, bytes: usize) -> Result<usize, String> {
-        let upto = self.nodes[from].replica.vector().clone();
-        self.handle(from, Input::Offer { upto });
+        // What a stream begins with is one step.
+        let together = self.nodes[from].replica.marks().is_cut_off(id(to));
+        let bytes = if together { usize::MAX } else { bytes };
+        self.handle(from, Input::Stream { member: id(to), session: 1 });
         let have = self.nodes[to].replica.vector();
         let source = &self.nodes[from].replica;
         let entries = source.entries_for(have, source.vector(), bytes).map_err(|e| e.to_string())?;
         let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
         let (count, Identity { replica: from, birth, .. }) = (entries.len(), source.identity());
         let births = self.nodes[to].replica.births_of(from).chain([birth]).collect();
-        self.handle(to, Input::Entries { from, births, entries });
+        self.handle(to, Input::Entries { from, births, entries, together });
         Ok(count)
     }
 
     /// `to` hears what `from` has on disk, and what that knows of others.
     pub fn tell_acks(&mut self, from: usize, to: usize) {
         let source = &self.nodes[from].replica;
-        let mut acks: Vec<(Origin, VersionVector)> = source.acks().iter().map(|(id, ack)| (*id, ack.clone())).collect();
-        acks.push((source.identity().origin(), source.vector().clone()));
+        let ack = |(member, vector): (&Origin, &VersionVector)| Ack {
+            member: *member,
+            vector: vector.clone(),
+            said: source.said_of(*member).cloned().unwrap_or_default(),
+        };
+        let mut acks: Vec<Ack> = source.acks().iter().map(ack).collect();
+        let (member, vector) = (source.identity().origin(), source.vector().clone());
+        acks.push(Ack { member, vector, said: source.said() });
         let own = self.nodes[to].replica.vector().clone();
         self.handle(to, Input::Acks { own, acks });
     }

@@ -111,7 +111,8 @@ fn a_well_sealed_message_with_a_broken_entry_ends_the_stream() {
     let mut world = World::wired(2);
     let wire = world.connect(0, 1);
     world.pass(100);
-    world.send(wire, 0, &Message::Entries { epoch: 0, number: 1, entries: vec![Bytes::from_static(b"\x09\x00")] });
+    let entries = vec![Bytes::from_static(b"\x09\x00")];
+    world.send(wire, 0, &Message::Entries { epoch: 1, number: 9, entries, marks: 0, part: None });
     world.step();
     assert!(matches!(world.error(wire, 1), Some(SyncError::Garbage(_))), "{:?}", world.error(wire, 1));
 }
@@ -140,7 +141,7 @@ fn a_delta_whose_base_is_missing_is_asked_for_whole() {
         node.replica.entries_for(&world.nodes[1].durable, &node.durable, 1 << 20).expect("above the floor").remove(0);
     let encoded = eddy_crdt::sync::encode_entry(&entry, |_| Some(value(77).into()));
     assert_eq!(encoded.deltas, 1);
-    world.send(wire, 0, &Message::Entries { epoch: 0, number: 1, entries: vec![encoded.bytes] });
+    world.send(wire, 0, &Message::Entries { epoch: 1, number: 9, entries: vec![encoded.bytes], marks: 0, part: None });
     world.nodes[0].flushes = false;
     world.converge();
     assert_eq!(world.nodes[1].get("k"), Some(value(1)));

@@ -1,5 +1,6 @@
 //! The peer protocol between whole replicas, without a network: stories of two or three of them.
 
+mod away;
 mod faults;
 mod states;
 mod stories;

@@ -200,6 +200,8 @@ fn only_so_much_is_on_its_way_to_a_peer_that_does_not_acknowledge() {
     let mut world = World::tuned(2, tuning);
     let wire = world.connect(0, 1);
     let value = "x".repeat(1_000);
+    // Each asks the other for what it lacks first.
+    world.pass(500);
     world.nodes[1].flushes = false;
     for n in 0..3_000 {
         world.put(0, &format!("k{n}"), &value);

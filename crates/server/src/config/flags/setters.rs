@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use eddy_crdt::merge;
+
 use crate::config::Config;
 use crate::config::url::Url;
 use crate::config::value::{ValueError, parse_bool, parse_duration, parse_int, parse_uint};
@@ -89,5 +91,15 @@ pub(super) fn cors(config: &mut Config, value: &str) -> Result<(), ValueError> {
 pub(super) fn streams(config: &mut Config, value: &str) -> Result<(), ValueError> {
     let number = parse_uint(value, u64::from(u32::MAX))?;
     config.max_concurrent_streams = u32::try_from(number).map_err(|_| ValueError::new("value out of range"))?;
+    Ok(())
+}
+
+pub(super) fn kubernetes_prefix(config: &mut Config, value: &str) -> Result<(), ValueError> {
+    config.kubernetes_prefix = merge::prefix(value).map_err(|err| ValueError::new(err.to_string()))?;
+    Ok(())
+}
+
+pub(super) fn counters(config: &mut Config, value: &str) -> Result<(), ValueError> {
+    config.counters = merge::counters(value).map_err(|err| ValueError::new(err.to_string()))?;
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::flag::{Flag, REMOVED, REPLICATION, boolean, duration, text};
 use super::setters::{
-    cors, drop_bool, drop_duration, drop_int, drop_text, drop_uint, one_of, streams, to_bool, to_duration, to_i64,
-    to_path, to_text, to_u64, urls, v2_deprecation,
+    cors, counters, drop_bool, drop_duration, drop_int, drop_text, drop_uint, kubernetes_prefix, one_of, streams,
+    to_bool, to_duration, to_i64, to_path, to_text, to_u64, urls, v2_deprecation,
 };
 use crate::config::gates;
 use crate::config::value::{parse_list, parse_set};
@@ -148,6 +148,20 @@ pub static FLAGS: &[Flag] = &[
         "30s",
         "How long a new member of several waits for one of the others before it serves alone.",
         |c, v| to_duration(&mut c.join_timeout, v),
+    ),
+    text(
+        REPLICATION,
+        "kubernetes-prefix",
+        "/registry/",
+        "Where Kubernetes keeps its objects; counts when the cluster is founded, the same at all founders.",
+        kubernetes_prefix,
+    ),
+    text(
+        REPLICATION,
+        "counters",
+        "",
+        "Integers of objects that add up, as apiVersion/Kind:.path[:min=number],...; counts as the one above.",
+        counters,
     ),
     text(SECURITY, "cert-file", "", "Certificate shown to clients.", |c, v| to_path(&mut c.client_tls.cert_file, v))
         .flag_only(),

@@ -187,9 +187,8 @@ pub(super) fn with_news(disk: &Disk, count: usize) -> (Handle, Input) {
     for n in 0..count {
         peer.handle(now, Input::Client(Command::Put(put(&format!("peer-{n}"), "v"))));
     }
-    peer.handle(now, Input::Offer { upto: peer.vector().clone() });
     let entries = peer.entries_for(&before, peer.vector(), usize::MAX).unwrap();
     let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
-    let news = Input::Entries { from: other.replica, births: [other.birth].into(), entries };
+    let news = Input::Entries { from: other.replica, births: [other.birth].into(), entries, together: false };
     (start(Box::new(disk.open()), Options { genesis: Some(genesis), ..options() }).unwrap(), news)
 }

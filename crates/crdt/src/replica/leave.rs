@@ -1,0 +1,149 @@
+//! What may leave: versions that nobody can tell any more from those that stand for them.
+//!
+//! The middle `v` of a run may go, and its successor `s` stands for it, when no version, known or still to come, can
+//! have `v` in its past but not `s`. That is known when every member that may lack `s` surely lacks `v`, too, and no one
+//! who has `s` has sent `v` to it. Whoever has `s` gives `v` only together with it (see [`super::marks`]). The entry of a
+//! version that left goes from the log; the one after it stands for both. See DESIGN 2, "What may leave".
+
+use std::collections::BTreeSet;
+
+use crate::merge::version::Version;
+use crate::replica::Replica;
+use crate::replica::marks::{Mark, Statement};
+use crate::store::system::SystemKey;
+use crate::words::id::{Dot, Origin, ReplicaId};
+use crate::words::key::{Key, Keyspace};
+use crate::words::vector::VersionVector;
+
+/// From this many unsettled versions of a key on, the replica looks for versions that nobody needs.
+const LOOK_FROM: usize = 4;
+
+/// What is known of a member.
+struct Knows<'a> {
+    id: ReplicaId,
+    /// The origin of its entries; `None` where its birth is not known.
+    origin: Option<Origin>,
+    /// What it has on disk; of this replica, what it has applied.
+    has: Option<&'a VersionVector>,
+    /// What it says of its marks; `None` for this replica.
+    said: Option<&'a Statement>,
+}
+
+impl Replica {
+    /// Whether entries are kept for a member that none are streamed to: only then something may leave.
+    fn keeps_for_someone(&self, counting: &[ReplicaId]) -> bool {
+        counting.iter().any(|member| *member != self.identity.replica && self.marks.is_cut_off(*member))
+    }
+
+    /// Lets go what may leave of a key, if it has so many versions that it is worth a look.
+    pub(crate) fn leave(&mut self, keyspace: Keyspace, key: &Key) {
+        let Some(replication) = &self.replication else { return };
+        let Some(open) = replication.windows.get(keyspace, key) else { return };
+        let len = open.window.versions().len();
+        if len < LOOK_FROM || len < open.look_from || replication.hold_until_ms.is_some() {
+            return;
+        }
+        let counting = self.membership.counting();
+        let left = if self.keeps_for_someone(&counting) { self.leave_now(&counting, keyspace, key) } else { vec![] };
+        let Some(replication) = &mut self.replication else { return };
+        // Looking at all versions at every write would cost more than it saves.
+        replication.windows.look_again_at(keyspace, key, 2 * (len - left.len()));
+        for dot in left {
+            if let Some(gone) = replication.log.leave_out(dot) {
+                self.journal.leave(gone.number, dot);
+            }
+        }
+    }
+
+    /// Looks again at the keys of what all members are known to have that entries are streamed to: what these entries
+    /// were written over may leave now.
+    pub(crate) fn leave_what_was_heard(&mut self) {
+        let counting = self.membership.counting();
+        if !self.keeps_for_someone(&counting) {
+            return;
+        }
+        let mut heard = self.origins.vector.clone();
+        for member in counting.iter().filter(|member| **member != self.identity.replica) {
+            if !self.marks.is_cut_off(*member) {
+                let acks = &self.membership.acks;
+                heard = acks.of(*member, self.birth_of(*member)).map(|ack| heard.meet(ack)).unwrap_or_default();
+            }
+        }
+        let Some(replication) = &mut self.replication else { return };
+        let mut keys = BTreeSet::new();
+        for Dot { origin, seq } in heard.iter() {
+            let from = replication.looked_upto.get(origin);
+            let news = replication.log.of(origin, from + 1).take_while(|logged| logged.entry.head.dot.seq <= seq);
+            keys.extend(
+                news.flat_map(|logged| &logged.entry.changes).map(|change| (change.keyspace, change.key.clone())),
+            );
+        }
+        replication.looked_upto.merge(&heard);
+        for (keyspace, key) in keys {
+            self.leave(keyspace, &key);
+        }
+    }
+
+    /// Takes what may leave out of the window.
+    fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
+        let ends = self.unsettled_ends();
+        let Self { identity, membership, marks, origins, replication, rules, .. } = self;
+        let Some(replication) = replication else { return vec![] };
+        let (acks, members) = (&membership.acks, &membership.members);
+        let nothing = Statement::default();
+        let known: Vec<Knows<'_>> = counting
+            .iter()
+            .map(|id| {
+                if *id == identity.replica {
+                    return Knows { id: *id, origin: Some(identity.origin()), has: Some(&origins.vector), said: None };
+                }
+                let origin = acks.origin_of(*id, members.birth_of(*id));
+                let said = origin.and_then(|origin| acks.said(origin)).unwrap_or(&nothing);
+                Knows { id: *id, origin, has: origin.and_then(|origin| acks.counted().get(&origin)), said: Some(said) }
+            })
+            .collect();
+        let log = &replication.log;
+        let may_leave = |version: &Version, successor: &Version| {
+            log.may_leave_out(version.dot) && is_needless(&known, marks, &ends, version, successor)
+        };
+        replication.windows.drop_middles(keyspace, key, rules, may_leave)
+    }
+
+    /// The ends of births, and removals of members, that are not settled. What an ended birth told a member alone is not
+    /// known before that member has heard of the end.
+    fn unsettled_ends(&self) -> Vec<Dot> {
+        let Some(replication) = &self.replication else { return vec![] };
+        let system = replication
+            .windows
+            .system()
+            .filter(|(key, _)| matches!(SystemKey::decode(key), Some(SystemKey::Birth(_) | SystemKey::Removed(_))));
+        system.flat_map(|(_, open)| open.window.versions()).map(|version| version.dot).collect()
+    }
+}
+
+/// Whether no version can have `version` in its past and not `successor`.
+fn is_needless(
+    known: &[Knows<'_>],
+    marks: &super::marks::Marks,
+    ends: &[Dot],
+    version: &Version,
+    successor: &Version,
+) -> bool {
+    let has = |member: &Knows<'_>, dot: Dot| member.has.is_some_and(|has| has.contains(dot));
+    let (have, lack): (Vec<_>, Vec<_>) = known.iter().partition(|member| has(member, successor.dot));
+    if lack.is_empty() {
+        return true;
+    }
+    let is_kept_from = |from: &Knows<'_>, to: &Knows<'_>| match from.said {
+        None => matches!(marks.of(to.id), Mark::Upto(upto) if !upto.contains(version.dot)),
+        Some(said) => {
+            let upto = said.upto.as_ref().and_then(|upto| upto.get(&to.id));
+            upto.is_some_and(|upto| !upto.contains(version.dot))
+        }
+    };
+    let heard_of_ends = |member: &Knows<'_>| ends.iter().all(|end| version.descends_from(*end) || has(member, *end));
+    have.iter().any(|member| member.origin == Some(version.dot.origin))
+        && lack
+            .iter()
+            .all(|to| !has(to, version.dot) && heard_of_ends(to) && have.iter().all(|from| is_kept_from(from, to)))
+}

@@ -1,0 +1,423 @@
+//! A step: entries of other replicas that are applied together, and what they make of the keys here.
+//!
+//! Most steps are one entry. What a peer sends to one that lagged behind is one step, however many entries it has: all
+//! versions of a key are added before the key is merged, once. Clients see all of it at one revision, or at two where
+//! one incarnation takes the place of another. So nobody sees a part of what belongs together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::command::event::{Commit, Event};
+use crate::command::notice::{Losses, MergeReport, Notice};
+use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Record};
+use crate::merge::outcome::{self, MergeOutcome};
+use crate::merge::rules::Rules;
+use crate::merge::version::Version;
+use crate::replica::Replica;
+use crate::replica::log::Logged;
+use crate::replica::turn::Turn;
+use crate::store::history::ChangedKeys;
+use crate::store::state::Position;
+use crate::words::id::Dot;
+use crate::words::key::{Key, Keyspace};
+use crate::words::revision::Revision;
+use crate::words::value::Live;
+
+/// How many merges are remembered.
+const RECENT_MERGES: usize = 256;
+
+/// What a net change leads to on a client key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyStep {
+    /// The key stays as it is.
+    Nothing,
+    /// It is written.
+    Put,
+    /// It is deleted.
+    Delete,
+    /// One incarnation of it ends and another begins.
+    Replace,
+}
+
+impl KeyStep {
+    /// What leads from what the key was to what it becomes by a change.
+    fn between(rules: &Rules, change: &Change, before: Option<&Live>, outcome: &MergeOutcome) -> Self {
+        match (before, &outcome.live) {
+            (None, None) => Self::Nothing,
+            (before, after) if before == after.as_ref() => Self::Nothing,
+            (_, None) => Self::Delete,
+            (Some(before), Some(after)) => {
+                // Without a merge it is what the writer's own clients saw, and no client moves a pod.
+                let replaces = match outcome.rule {
+                    Some(_) => outcome::replaces(rules, change.keyspace, &change.key, before, after),
+                    None => before.incarnation != after.incarnation,
+                };
+                if replaces { Self::Replace } else { Self::Put }
+            }
+            (None, Some(_)) => Self::Put,
+        }
+    }
+}
+
+/// Where the last change of a key stands: in which of the entries taken, and at which place of its changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    entry: usize,
+    change: usize,
+}
+
+/// A net change, with what the key becomes.
+struct Planned {
+    place: Place,
+    outcome: MergeOutcome,
+    step: KeyStep,
+    /// The record that says what the key was; `None` when the key was not there.
+    number_before: Option<u64>,
+}
+
+impl Planned {
+    /// The record that says what the key is, once this is done with record `number`. `None` when the key is not there.
+    fn rests_on(&self, number: u64) -> Option<u64> {
+        match self.step {
+            KeyStep::Nothing => self.number_before,
+            _ => self.outcome.live.as_ref().map(|_| number),
+        }
+    }
+}
+
+/// What one revision of a step did.
+struct Shown {
+    revision: Revision,
+    keys: ChangedKeys,
+    events: SmallVec<[Event; 1]>,
+}
+
+impl Shown {
+    fn new(revision: Revision) -> Self {
+        Self { revision, keys: ChangedKeys::new(), events: SmallVec::new() }
+    }
+
+    /// The position of the next change, which record `number` holds.
+    fn position(&self, number: u64) -> Position {
+        Position { revision: self.revision, sub: self.keys.len() as u32, number }
+    }
+
+    fn push(&mut self, key: Key, event: Event) {
+        self.keys.push((self.keys.len() as u32, key));
+        self.events.push(event);
+    }
+}
+
+/// An entry of a step, with what becomes of its record.
+struct Taken {
+    number: u64,
+    head: EntryHead,
+    changes: Vec<Change>,
+    outcomes: Vec<Change>,
+    /// Whether the record shows anything at the step's revisions.
+    shows: bool,
+}
+
+impl Taken {
+    /// Marks what a change gave: itself, or an outcome of its own.
+    fn note(&mut self, place: usize, live: Option<&Live>, applied: Applied) {
+        let change = &mut self.changes[place];
+        let itself = match (&change.kind, live) {
+            (ChangeKind::Put { value, lease, version }, Some(live)) => {
+                *value == live.value
+                    && *lease == live.lease
+                    && *version == live.version
+                    && change.incarnation == live.incarnation
+            }
+            (ChangeKind::Delete | ChangeKind::Expire, None) => true,
+            _ => false,
+        };
+        if itself {
+            change.applied = Some(applied);
+            return;
+        }
+        let (kind, incarnation) = match live {
+            Some(live) => (live.put(), live.incarnation),
+            None => (ChangeKind::Delete, change.incarnation),
+        };
+        self.outcomes.push(Change { kind, incarnation, applied: Some(applied), ..change.clone() });
+    }
+}
+
+/// Entries that were taken and are not shown yet.
+#[derive(Default)]
+struct Step {
+    taken: SmallVec<[Taken; 1]>,
+    /// Where the last change of each client key stands, in the order in which the keys were touched first.
+    keys: SmallVec<[Place; 1]>,
+    /// Where a key stands in `keys`; kept from the second entry on.
+    index: BTreeMap<Key, usize>,
+    /// Which record holds what a system key became.
+    system: BTreeMap<Key, Option<u64>>,
+}
+
+impl Step {
+    /// Notes that a client key is changed there.
+    fn touch(&mut self, place: Place) {
+        let key_at = |place: &Place| &self.taken[place.entry].changes[place.change].key;
+        if place.entry > 0 {
+            if self.index.is_empty() {
+                self.index = self.keys.iter().enumerate().map(|(at, place)| (key_at(place).clone(), at)).collect();
+            }
+            match self.index.get(key_at(&place)) {
+                Some(at) => {
+                    self.keys[*at] = place;
+                    return;
+                }
+                None => {
+                    let key = key_at(&place).clone();
+                    self.index.insert(key, self.keys.len());
+                }
+            }
+        }
+        self.keys.push(place);
+    }
+
+    fn change(&self, place: Place) -> &Change {
+        &self.taken[place.entry].changes[place.change]
+    }
+}
+
+impl Replica {
+    /// Applies an entry whole. There must be room for two revisions and more ([`Self::leave_full_space`]).
+    pub(crate) fn apply(&mut self, turn: &mut Turn, entry: Entry) {
+        self.apply_unsettled(turn, entry, &[]);
+    }
+
+    /// Applies an entry but for those of its changes (by their places) that are settled: what the keys are here contains
+    /// them.
+    pub(crate) fn apply_unsettled(&mut self, turn: &mut Turn, entry: Entry, settled: &[u32]) {
+        let mut step = Step::default();
+        self.take(turn, &mut step, entry, settled, false);
+        self.show_step(turn, step);
+    }
+
+    /// Applies entries as one step.
+    pub(crate) fn apply_together(&mut self, turn: &mut Turn, entries: Vec<Entry>) {
+        let mut step = Step::default();
+        let together = entries.len() > 1;
+        for entry in entries {
+            self.take(turn, &mut step, entry, &[], together);
+        }
+        self.show_step(turn, step);
+    }
+
+    /// Adds an entry to what was applied, and its versions to their windows. What it does to system keys is done; what it
+    /// does to client keys waits for the end of the step.
+    fn take(&mut self, turn: &mut Turn, step: &mut Step, entry: Entry, settled: &[u32], together: bool) {
+        self.open_up();
+        let head = entry.head.clone();
+        let EntryHead { dot, stamp, .. } = entry.head;
+        let state = self.origins.others.entry(dot.origin).or_default();
+        state.depend(&head.depends);
+        state.chain = state.chain.extend(&head, &entry.changes);
+        let (deps, chain) = (Arc::clone(&state.deps), state.chain);
+        let number = self.journal.number();
+        let changes: Vec<Change> = entry.changes.iter().map(Change::travelling).collect();
+        let at = step.taken.len();
+        step.taken.push(Taken { number, head, changes, outcomes: vec![], shows: false });
+        let mut last = last_places(&entry.changes);
+        last.retain(|place| !settled.iter().any(|settled| *settled as usize == *place));
+        for place in last {
+            let change = &entry.changes[place];
+            let before = self.state.recorded(change.keyspace, &change.key);
+            let version = Version {
+                dot,
+                stamp,
+                deps: Arc::clone(&deps),
+                kind: change.kind.clone(),
+                incarnation: change.incarnation,
+            };
+            let windows = &mut self.open_up().windows;
+            windows.open(change.keyspace, &change.key, before.as_ref());
+            windows.add(change.keyspace, &change.key, version);
+            let place = Place { entry: at, change: place };
+            match change.keyspace {
+                Keyspace::Client => step.touch(place),
+                Keyspace::System => self.take_system(turn, step, place),
+            }
+        }
+        debug_assert!(entry.changes.iter().all(|change| *change == change.travelling()), "what is this replica's own");
+        self.open_up().log.push(Logged { number, entry: Arc::new(entry), deps, chain, together });
+        self.origins.vector.advance(dot);
+        self.origins.fresh.advance(dot);
+        self.witness(turn, dot.origin, stamp);
+    }
+
+    /// What a change makes of a system key.
+    fn take_system(&mut self, turn: &mut Turn, step: &mut Step, place: Place) {
+        let Some(plan) = self.plan(turn, step, place) else { return };
+        let taken = &mut step.taken[place.entry];
+        let key = taken.changes[place.change].key.clone();
+        let (live, number) = (plan.outcome.live.as_ref(), taken.number);
+        if plan.step != KeyStep::Nothing {
+            self.state.set_system(&key, live, number);
+            taken.note(place.change, live, Applied { sub: 0, create_revision: None, later: false });
+        }
+        step.system.insert(key, plan.rests_on(number));
+    }
+
+    /// Looks what has become of a key whose versions were added.
+    fn plan(&mut self, turn: &mut Turn, step: &Step, place: Place) -> Option<Planned> {
+        let change = step.change(place);
+        let before = self.state.recorded(change.keyspace, &change.key);
+        let rules = Arc::clone(&self.rules);
+        let window = &self.window(change.keyspace, &change.key)?.window;
+        let outcome = window.outcome(&rules, change.keyspace, &change.key);
+        let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
+        let key_step = match self.revives(turn, change, before.as_ref(), &outcome) {
+            true => KeyStep::Nothing,
+            false => KeyStep::between(&rules, change, before.as_ref(), &outcome),
+        };
+        self.report_merge(turn, step.taken[place.entry].head.dot, change, key_step, &outcome);
+        Some(Planned { place, outcome, step: key_step, number_before })
+    }
+
+    /// Tells of a merge, where the outcome is one.
+    fn report_merge(&mut self, turn: &mut Turn, dot: Dot, change: &Change, step: KeyStep, outcome: &MergeOutcome) {
+        let Some(rule) = outcome.rule else { return };
+        let given_up = match &self.replication {
+            Some(replication) => {
+                let windows = &replication.windows;
+                self.told.news(change.keyspace, &change.key, &outcome.given_up, windows, &self.rules)
+            }
+            None => vec![],
+        };
+        let report = MergeReport {
+            keyspace: change.keyspace,
+            key: change.key.clone(),
+            dot,
+            revision: match step {
+                _ if change.keyspace == Keyspace::System => None,
+                KeyStep::Nothing => None,
+                KeyStep::Put | KeyStep::Delete => Some(self.state.revision.next()),
+                // Behind the delete of what was there.
+                KeyStep::Replace => Some(self.state.revision.next().next()),
+            },
+            rule,
+            given_up: Losses::of(given_up),
+        };
+        self.merges.push_back(report.clone());
+        if self.merges.len() > RECENT_MERGES {
+            self.merges.pop_front();
+        }
+        turn.effects.notices.push(Notice::Merged(report));
+    }
+
+    /// Shows clients what a step did, and journals it.
+    fn show_step(&mut self, turn: &mut Turn, mut step: Step) {
+        let mut planned: Vec<Planned> = step.keys.iter().filter_map(|place| self.plan(turn, &step, *place)).collect();
+        if step.taken.len() > 1 {
+            // What began first comes first: nobody reads of a pod before its owner.
+            planned.sort_by_key(|plan| {
+                plan.outcome.live.as_ref().map_or((true, None), |live| (false, Some(live.incarnation)))
+            });
+        }
+        let revision = self.state.revision.next();
+        self.carry_out(turn, &planned, &mut step, revision);
+        if let Some(replication) = &mut self.replication {
+            for plan in &planned {
+                let (change, number) = (step.change(plan.place), step.taken[plan.place.entry].number);
+                replication.windows.note(change.keyspace, &change.key, plan.rests_on(number));
+            }
+            for (key, number) in &step.system {
+                replication.windows.note(Keyspace::System, key, *number);
+            }
+        }
+        let until = step.taken.last().filter(|_| step.taken.len() > 1).map(|last| last.number);
+        let mut system = vec![];
+        for Taken { number, head, changes, outcomes, shows } in step.taken {
+            if changes.iter().any(|change| change.applied.is_none()) || !outcomes.is_empty() {
+                // Once it is settled, changes that are not shown here are of no use.
+                self.state.dead.change(number);
+            }
+            system.extend(changes.iter().filter(|change| change.keyspace == Keyspace::System).cloned());
+            let record = Record {
+                number,
+                revision: shows.then_some(revision),
+                head: Some(head),
+                changes,
+                outcomes,
+                trimmed: false,
+                settled: false,
+                left_out: false,
+                until,
+            };
+            turn.effects.records.push(record.encode());
+        }
+        self.follow_system(turn, system.iter());
+    }
+
+    /// Does what is planned for client keys, and marks what the changes gave.
+    fn carry_out(&mut self, turn: &mut Turn, planned: &[Planned], step: &mut Step, first: Revision) {
+        let (mut at, mut later) = (Shown::new(first), Shown::new(first.next()));
+        for plan in planned {
+            let taken = &mut step.taken[plan.place.entry];
+            let (key, number) = (taken.changes[plan.place.change].key.clone(), taken.number);
+            let live = plan.outcome.live.as_ref();
+            let position = at.position(number);
+            taken.shows |= plan.step != KeyStep::Nothing;
+            match (plan.step, live) {
+                (KeyStep::Nothing, _) => {}
+                (KeyStep::Put, Some(live)) => {
+                    let applied = self.show(turn, &mut at, &key, live, number, false);
+                    taken.note(plan.place.change, Some(live), applied);
+                }
+                (KeyStep::Delete | KeyStep::Replace | KeyStep::Put, _) => {
+                    if let Some(buried) = self.state.bury(turn.now, &key, position) {
+                        at.push(buried.key, buried.event);
+                        let applied = Applied { sub: position.sub, create_revision: None, later: false };
+                        let (kind, incarnation) = (ChangeKind::Delete, buried.before.live.incarnation);
+                        match live {
+                            Some(_) => {
+                                let change = taken.changes[plan.place.change].clone();
+                                let ended = Change { kind, incarnation, applied: Some(applied), ..change };
+                                taken.outcomes.push(ended);
+                            }
+                            None => taken.note(plan.place.change, None, applied),
+                        }
+                    }
+                    if let Some(live) = live {
+                        let applied = self.show(turn, &mut later, &key, live, number, true);
+                        taken.note(plan.place.change, Some(live), applied);
+                    }
+                }
+            }
+        }
+        for shown in [at, later] {
+            if !shown.keys.is_empty() {
+                self.state.push(shown.keys);
+                turn.effects.commits.push(Commit { revision: self.state.revision, events: shown.events });
+            }
+        }
+    }
+
+    /// Makes a client key what it is to be, at one of the revisions of a step.
+    fn show(&mut self, turn: &Turn, shown: &mut Shown, key: &Key, live: &Live, number: u64, later: bool) -> Applied {
+        let position = shown.position(number);
+        let (key, event, created) = self.state.set(turn.now, key, live, position);
+        shown.push(key, event);
+        Applied { sub: position.sub, create_revision: Some(created), later }
+    }
+}
+
+/// The places of the last change of each key.
+fn last_places(changes: &[Change]) -> Vec<usize> {
+    if changes.len() == 1 {
+        return vec![0];
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let mut places: Vec<usize> = (0..changes.len())
+        .rev()
+        .filter(|place| seen.insert((changes[*place].keyspace, &changes[*place].key)))
+        .collect();
+    places.reverse();
+    places
+}

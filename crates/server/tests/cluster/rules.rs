@@ -1,0 +1,145 @@
+//! What a cluster merges by: its founders say so, and all are told.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cluster::{Cluster, PATIENCE, Replica, Setup, eventually, flags, spawn};
+use crate::support::{Server, free_ports};
+
+const COUNTERS: &str = "apps/v1/Deployment:.spec.replicas:min=0";
+
+fn deployment(replicas: u32) -> String {
+    format!(
+        r#"{{"apiVersion":"apps/v1","kind":"Deployment","metadata":{{"name":"a","uid":"u"}},"spec":{{"replicas":{replicas}}}}}"#
+    )
+}
+
+/// Flags of two members that found one cluster, with flags of its own for each.
+fn founders(ports: [[u16; 2]; 2], own: [&[&str]; 2]) -> [Vec<String>; 2] {
+    let url = |ports: [u16; 2]| format!("http://127.0.0.1:{}", ports[1]);
+    let list = format!("r0={},r1={}", url(ports[0]), url(ports[1]));
+    [0, 1].map(|n| {
+        let mut all = flags(&format!("r{n}"), &url(ports[n]), &list);
+        all.extend(own[n].iter().map(|flag| (*flag).to_owned()));
+        all
+    })
+}
+
+fn replica(server: Server, n: usize, ports: [u16; 2]) -> Replica {
+    Replica { server, name: format!("r{n}"), ports, peer_url: format!("http://127.0.0.1:{}", ports[1]) }
+}
+
+const WARNING: &str = "the cluster was founded with other declarations about merges";
+
+#[tokio::test]
+async fn what_is_declared_a_counter_adds_up_and_status_shows_it() -> Result<()> {
+    let own = |_| vec!["--kubernetes-prefix=/k8s/".to_owned(), format!("--counters={COUNTERS}")];
+    let cluster = Cluster::with(2, Setup { relays: true, flags: Some(&own), ..Setup::default() }).await?;
+    let [first, second] = [&cluster.replicas[0], &cluster.replicas[1]];
+    for key in ["/k8s/deployments/default/a", "/registry/deployments/default/a"] {
+        first.put(key, &deployment(3)).await?;
+        second.shows(key, Some(&deployment(3))).await?;
+    }
+    cluster.settled().await?;
+    cluster.relays()?.refuse();
+    for key in ["/k8s/deployments/default/a", "/registry/deployments/default/a"] {
+        first.put(key, &deployment(4)).await?;
+        second.put(key, &deployment(4)).await?;
+    }
+    // Under the prefix, so each apiserver has its own.
+    first.put("/k8s/masterleases/10.0.0.1", "x").await?;
+    cluster.relays()?.heal();
+    let added_up = |value: &str| value.contains("\"replicas\":5");
+    eventually("+1 and +1 are +2 at both, and the states are equal", || async {
+        for replica in [first, second] {
+            let value = replica.get("/k8s/deployments/default/a").await?.context("it is there")?;
+            let status = replica.status().await?;
+            ensure!(added_up(&value) && status.windows == 0, "{value}, {} windows", status.windows);
+        }
+        ensure!(first.status().await?.state_hash == second.status().await?.state_hash, "they differ");
+        Ok(())
+    })
+    .await?;
+    for replica in [first, second] {
+        assert_eq!(replica.get("/registry/deployments/default/a").await?, Some(deployment(4)), "no object any more");
+        let table = replica.status_table()?;
+        assert!(table.contains(&format!("rules 2: prefix /k8s/, counters {COUNTERS}")), "{table}");
+        assert_eq!(replica.logged(&[WARNING]), 0, "it was given what counts");
+    }
+    assert_eq!(second.get("/k8s/masterleases/10.0.0.1").await?, None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn founders_with_different_declarations_refuse_to_start_and_name_the_difference() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let ports = [free_ports()?, free_ports()?];
+    let counters = format!("--counters={COUNTERS}");
+    let all = founders(ports, [&[&counters], &[]]);
+    let mut servers = Vec::new();
+    for n in 0..2 {
+        servers.push(spawn(&dir.path().join(format!("r{n}")), ports[n], &all[n])?);
+    }
+    for (n, server) in servers.iter_mut().enumerate() {
+        let status = server.ended(PATIENCE).await?;
+        let log = server.log();
+        assert!(!status.success(), "{log}");
+        let (with, without) = (format!("prefix /registry/, counters {COUNTERS}"), "prefix /registry/, counters none");
+        let [ours, theirs] = if n == 0 { [with.as_str(), without] } else { [without, with.as_str()] };
+        let other = 1 - n;
+        let text =
+            format!("member r{other} would found the cluster with {theirs}, this one with {ours}: give all founders");
+        assert!(log.contains(&text), "r{n}: {log}");
+    }
+    // With the same flags they begin: nothing was founded before.
+    let all = founders(ports, [&[&counters], &[&counters]]);
+    let mut cluster = Vec::new();
+    for n in 0..2 {
+        cluster.push(spawn(&dir.path().join(format!("r{n}")), ports[n], &all[n])?);
+    }
+    for server in &mut cluster {
+        server.ready().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_member_that_comes_later_takes_what_the_cluster_was_founded_with() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let ports = [free_ports()?, free_ports()?];
+    let counters = format!("--counters={COUNTERS}");
+    let all = founders(ports, [&[&counters, "--join-timeout=300ms"], &["--kubernetes-prefix=/k8s/"]]);
+    let mut first = spawn(&dir.path().join("r0"), ports[0], &all[0])?;
+    first.ready().await?;
+    let mut second = spawn(&dir.path().join("r1"), ports[1], &all[1])?;
+    second.ready().await?;
+    let mut replicas = [replica(first, 0, ports[0]), replica(second, 1, ports[1])];
+    replicas[0].put("/registry/deployments/default/a", &deployment(3)).await?;
+    replicas[1].shows("/registry/deployments/default/a", Some(&deployment(3))).await?;
+    let cluster = format!("prefix /registry/, counters {COUNTERS}");
+    for replica in &replicas {
+        let table = replica.status_table()?;
+        assert!(table.contains(&cluster), "{table}");
+    }
+    let both = [WARNING, &cluster, &format!("prefix /k8s/, counters {COUNTERS}")];
+    assert_eq!([replicas[0].logged(&[WARNING]), replicas[1].logged(&both)], [0, 1]);
+    // Once for each start.
+    replicas[1].server.restart().await?;
+    assert_eq!([replicas[1].logged(&[WARNING]), replicas[1].logged(&both)].map(|lines| lines.min(1)), [1, 1]);
+
+    // One that is added while the cluster runs is treated alike.
+    replicas[0].put("old", "x").await?;
+    let (ports, name) = (free_ports()?, "r2".to_owned());
+    let peer_url = format!("http://127.0.0.1:{}", ports[1]);
+    replicas[0].add(&peer_url).await?;
+    let list: Vec<String> = replicas.iter().map(|r| format!("{}={}", r.name, r.peer_url)).collect();
+    let mut all = flags(&name, &peer_url, &format!("{},{name}={peer_url}", list.join(",")));
+    all.extend(["--initial-cluster-state=existing".to_owned(), "--kubernetes-prefix=/k8s/".to_owned()]);
+    let mut server = spawn(&dir.path().join(&name), ports, &all)?;
+    server.ready().await?;
+    let third = Replica { server, name, ports, peer_url };
+    third.shows("old", Some("x")).await?;
+    assert_eq!(third.logged(&both), 1, "{}", third.server.log());
+    let table = third.status_table()?;
+    assert!(table.contains(&cluster), "{table}");
+    Ok(())
+}
