@@ -10,7 +10,7 @@ use crate::replica::origins::OriginState;
 use crate::replica::turn::Turn;
 use crate::store::system::SystemKey;
 use crate::words::clock::{CLOCK_DRAG_MAX_MS, Stamp};
-use crate::words::id::{Birth, Origin, ReplicaId};
+use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
 
@@ -142,6 +142,10 @@ impl Replica {
         if head.first_seq == 0 || head.first_seq > dot.seq || entry.changes.is_empty() {
             return Err(Notice::Malformed { dot, from });
         }
+        // Only one that stands for others says itself what the chain is after it.
+        if (head.first_seq < dot.seq) != head.resulting.is_some() {
+            return Err(Notice::Malformed { dot, from });
+        }
         if entry.changes.iter().any(|change| change.key.is_empty() || change.local) || origin == Origin::GENESIS {
             return Err(Notice::Malformed { dot, from });
         }
@@ -158,7 +162,11 @@ impl Replica {
         if head.first_seq > known + 1 || !reached.covers(&head.depends) {
             return Err(Notice::TooEarly { dot, from });
         }
-        if head.first_seq == known + 1 && state.chain != head.previous {
+        let before = match head.first_seq == known + 1 {
+            true => Some(state.chain),
+            false => self.chain_at(Dot { origin, seq: head.first_seq - 1 }),
+        };
+        if before.is_some_and(|chain| chain != head.previous) {
             return Err(Notice::Forked { dot, from });
         }
         if self.membership.members.get(origin.replica).is_none() && !is_added {

@@ -147,7 +147,7 @@ fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
     for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.left_out) {
         let head = &candidate.entry.head;
         let covered = covered.entry(head.dot.origin).or_insert(u64::MAX);
-        if head.dot.seq >= *covered {
+        if head.first_seq >= *covered {
             candidate.left_out = true;
             found.push(candidate.number);
         } else {
