@@ -137,6 +137,8 @@ pub struct Part {
     pub first: u32,
     /// Whether it is the last one.
     pub ends: bool,
+    /// Whether another unit follows: this one is what the receiver was promised before the link was cut.
+    pub more: bool,
 }
 
 /// One message.
@@ -311,6 +313,7 @@ impl Message {
                 entries: entries.clone(),
                 unit: part.map(|part| part.first),
                 ends: part.is_some_and(|part| part.ends),
+                more: part.is_some_and(|part| part.more),
                 marks: *marks,
             }),
             Self::Acks(acks) => Body::Acks(acks.to_wire()),
@@ -356,7 +359,7 @@ impl Message {
                 epoch: wire.epoch,
                 number: wire.number,
                 marks: wire.marks,
-                part: wire.unit.map(|first| Part { first, ends: wire.ends }),
+                part: wire.unit.map(|first| Part { first, ends: wire.ends, more: wire.more }),
                 entries: wire.entries,
             },
             Body::Acks(wire) => Self::Acks(AckBatch::from_wire(wire)?),

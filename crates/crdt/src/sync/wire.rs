@@ -125,6 +125,9 @@ pub struct WireEntries {
     pub ends: bool,
     #[prost(uint64, tag = "6")]
     pub marks: u64,
+    /// Whether another unit follows.
+    #[prost(bool, tag = "7")]
+    pub more: bool,
 }
 
 /// Beyond what nothing was sent to a member.

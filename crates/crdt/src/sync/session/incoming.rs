@@ -63,6 +63,8 @@ pub(super) struct UnitReceived {
     pub(super) first: u32,
     /// The number of that with its last, once it is here.
     pub(super) last: Option<u32>,
+    /// Whether another one follows.
+    pub(super) more: bool,
     pub(super) parts: BTreeMap<u32, Vec<Received>>,
     pub(super) bytes: usize,
 }
@@ -72,7 +74,7 @@ const UNIT_BYTES_MAX: usize = 2 << 30;
 
 impl UnitReceived {
     fn new(first: u32) -> Self {
-        Self { first, last: None, parts: BTreeMap::new(), bytes: 0 }
+        Self { first, last: None, more: false, parts: BTreeMap::new(), bytes: 0 }
     }
 
     /// Whether all of it is here, where all messages up to that number are. Acknowledgements come between its parts.
@@ -254,6 +256,7 @@ impl Incoming {
         };
         if part.ends {
             unit.last = Some(number);
+            unit.more = part.more;
         }
         if unit.parts.insert(number, entries).is_none() {
             unit.bytes = unit.bytes.saturating_add(bytes);
@@ -268,11 +271,12 @@ impl Incoming {
     pub(super) fn take_unit(
         &mut self,
         replica: &Replica,
+        now: Now,
         tally: &mut SessionTally,
     ) -> Result<Option<Taken>, DecodeError> {
         let number = self.number;
         let Some(unit) = self.unit.take_if(|unit| unit.is_whole(number)) else { return Ok(None) };
-        self.unit_ms = None;
+        self.unit_ms = unit.more.then_some(now.mono_ms);
         let mut taken = Taken { entries: vec![], no_base: false };
         // A value can be the base of one that comes later in the same unit.
         let mut values: HashMap<u128, Bytes> = HashMap::new();

@@ -83,6 +83,8 @@ pub(super) struct UnitSent {
     pub(super) first: u32,
     /// What was here.
     pub(super) target: VersionVector,
+    /// Whether it ends at the peer's mark, and what is above that comes in another one.
+    pub(super) more: bool,
 }
 
 #[derive(Debug, Default)]

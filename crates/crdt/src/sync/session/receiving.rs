@@ -120,7 +120,7 @@ impl Session {
     /// Gives a unit to the replica that has arrived whole.
     pub(super) fn take_unit(&mut self, round: &mut Round<'_>, peer: &Peer) -> Result<(), SyncError> {
         let (replica, now) = (round.replica, round.now);
-        let Some(Taken { entries, no_base }) = self.incoming.take_unit(replica, &mut self.tally)? else {
+        let Some(Taken { entries, no_base }) = self.incoming.take_unit(replica, now, &mut self.tally)? else {
             return Ok(());
         };
         if no_base {

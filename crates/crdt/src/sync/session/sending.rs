@@ -82,7 +82,7 @@ impl Session {
         let unit = if out.unit_due {
             replica.entries_for(&out.sent, &target, usize::MAX).map(|entries| {
                 (out.unit_due, out.entries_wait) = (false, streams);
-                out.unit = Some(UnitSent { entries: entries.into(), first: out.number + 1, target });
+                out.unit = Some(UnitSent { entries: entries.into(), first: out.number + 1, target, more: !streams });
             })
         } else {
             Ok(())
@@ -115,7 +115,7 @@ impl Session {
                     break;
                 }
             }
-            let part = out.unit.as_ref().map(|unit| Part { first: unit.first, ends: unit.entries.is_empty() });
+            let part = out.unit.as_ref().map(|unit| Part { first: unit.first, ends: unit.entries.is_empty(), more: unit.more });
             let mut flight = Flight { dots: Vec::with_capacity(entries.len()), bytes: 0, part: None };
             let mut message = Vec::with_capacity(entries.len());
             for entry in &entries {

@@ -58,6 +58,15 @@ impl World {
         self.wires.clear();
     }
 
+    /// The same, and replicas learn that they stream no more.
+    pub fn hang_up(&mut self) {
+        for end in std::mem::take(&mut self.wires).into_iter().flat_map(|wire| wire.ends) {
+            if let Some(input) = end.session.end() {
+                self.handle(end.node, input);
+            }
+        }
+    }
+
     pub fn put(&mut self, node: usize, key: &str, value: impl AsRef<[u8]>) {
         let effects = self.handle(node, Input::Client(put(key, value)));
         assert!(effects.reply.is_some_and(|reply| reply.is_ok()));

@@ -53,3 +53,27 @@ fn what_is_overwritten_beside_an_away_member_leaves() {
         assert!(revisions <= 8, "kubernetes {kubernetes}: {revisions} revisions");
     }
 }
+
+#[test]
+fn what_was_missed_comes_once() {
+    let mut world = World::mesh(3);
+    world.pass(500);
+    // On its way when the links break. The member is brought to there first, in a unit of its own.
+    world.put(0, "on-its-way", "1");
+    world.step();
+    world.hang_up();
+    world.connect(0, 1);
+    world.pass(500);
+    // So much that it takes a while: more than may be on its way, several times.
+    for n in 0..300 {
+        world.put(n % 2, &format!("k{n}"), vec![n as u8; 30_000]);
+        world.pass(10);
+    }
+    world.pass(2_000);
+    let (a, b) = (world.connect(2, 0), world.connect(2, 1));
+    world.converge();
+    world.pass(2_000);
+    let came = [a, b].map(|wire| world.report(wire, 0).tally);
+    assert_eq!(came.iter().map(|tally| tally.received_entries).sum::<u64>(), 301);
+    assert_eq!(came.iter().map(|tally| tally.duplicates).sum::<u64>(), 0, "{came:?}");
+}
