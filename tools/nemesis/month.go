@@ -144,6 +144,10 @@ func (m *Month) comingBack() {
 		return
 	}
 	inAfter, outAfter := m.carried()
+	for _, r := range m.healthy {
+		l.report.note("%s: %d bytes to the one that was away, %d from it, since the start", r.name,
+			l.network.(counts).Carried(r.place, m.away.place), l.network.(counts).Carried(m.away.place, r.place))
+	}
 	for _, way := range []struct {
 		what  string
 		bytes int64

@@ -41,6 +41,10 @@ impl History {
     pub fn pop(&mut self) -> Option<ChangedKeys> {
         let keys = self.changed.pop_front()?;
         self.first = self.first.next();
+        if self.changed.len() < self.changed.capacity() / 8 {
+            // What a burst took is given back.
+            self.changed.shrink_to(2 * self.changed.len());
+        }
         Some(keys)
     }
 

@@ -32,6 +32,14 @@ pub struct Encoded {
     pub saved: usize,
 }
 
+impl Encoded {
+    /// About how much memory it takes where it is kept by its name, bytes.
+    pub fn weight(&self) -> usize {
+        const OVERHEAD: usize = 160;
+        self.bytes.len() + OVERHEAD
+    }
+}
+
 /// Encodes what travels of an entry. `base_of` gives the value that a change's writer had before, if it is still here.
 /// When `base_of` always gives `None`, every value is sent whole.
 pub fn encode(entry: &Entry, mut base_of: impl FnMut(&Change) -> Option<Bytes>) -> Encoded {

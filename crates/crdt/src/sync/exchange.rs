@@ -140,12 +140,12 @@ impl Exchange {
         // Another session may have done the same meanwhile.
         if shared.encoded.insert(name, Arc::clone(&encoded)).is_none() {
             shared.order.push_back(name);
-            shared.bytes += encoded.bytes.len();
+            shared.bytes += encoded.weight();
         }
         while shared.bytes > self.tuning.cache_bytes {
             let Some(oldest) = shared.order.pop_front() else { break };
             if let Some(gone) = shared.encoded.remove(&oldest) {
-                shared.bytes -= gone.bytes.len();
+                shared.bytes -= gone.weight();
             }
         }
         encoded

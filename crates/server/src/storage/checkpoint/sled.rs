@@ -30,7 +30,7 @@ const CACHE_BYTES: u64 = 8 << 20;
 
 /// After so many bytes were read, sled is closed and opened again. Its cache counts accesses in blocks of 64 per part
 /// before it evicts anything. So it would hold on to everything that is read once.
-const READ_REOPEN: usize = 32 << 20;
+const READ_REOPEN: usize = 12 << 20;
 
 /// How often a new database is opened and read until its files stay as they are. Two or three times are enough.
 const SETTLE_MAX: usize = 10;
