@@ -4,15 +4,20 @@
 //! hours): `EDDY_SIM_SCHEDULES=1000000 cargo test -p eddy-crdt --test suite simulation::`. `EDDY_SIM_SEED` is the first seed,
 //! `EDDY_SIM_TRACE=1` tells all that happens, `EDDY_SIM_SHRINK=0` leaves a failing schedule as long as it is.
 
+mod absences;
 mod checks;
 mod clients;
 mod crowd;
+mod edits;
 mod faults;
+mod fields;
+mod history;
 mod host;
 mod links;
 mod lives;
 mod nemesis;
 mod network;
+mod observer;
 mod seeds;
 mod stories;
 mod world;
@@ -75,6 +80,15 @@ const HOT_SCHEDULES: u64 = 3_000;
 #[test]
 fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
     sweep(env("EDDY_SIM_SEED", 1), env("EDDY_SIM_HOT", HOT_SCHEDULES), hot_plan);
+}
+
+/// How many schedules of absences a plain `cargo test` runs; `EDDY_SIM_ABSENCES` says otherwise.
+const ABSENCES: u64 = 4_000;
+
+#[test]
+fn whoever_is_away_each_replica_shows_what_all_versions_mean() {
+    let coverage = sweep(env("EDDY_SIM_SEED", 1), env("EDDY_SIM_ABSENCES", ABSENCES), absences::plan);
+    println!("{coverage:#?}");
 }
 
 #[test]
