@@ -87,6 +87,19 @@ impl History {
         let should = window.outcome(&Rules::default(), Keyspace::Client, key).live;
         let should = should.map(|live| (live.value, live.version, live.lease));
         let shown = shadow.kvs.get(key).map(|kv| (kv.value.clone(), kv.version, kv.lease));
+        if std::env::var_os("EDDY_SIM_TRACE").is_some() && shown != should {
+            for v in window.versions() {
+                println!(
+                    "   H {:?}/{} @{:?} on {:?}: {:?} {:?}",
+                    v.dot.origin.replica.get(),
+                    v.dot.seq,
+                    v.stamp,
+                    v.deps.iter().map(|d| (d.origin.replica.get(), d.seq)).collect::<Vec<_>>(),
+                    v.value(),
+                    v.incarnation.dot.seq
+                );
+            }
+        }
         same(&shown, &should, format_args!("{key:?} and what all its versions mean"))
     }
 }
