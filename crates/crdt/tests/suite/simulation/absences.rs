@@ -7,6 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::nemesis::{Act, Plan};
+use super::plots;
 
 /// What a schedule of absences has in it.
 struct Absences {
@@ -84,16 +85,19 @@ pub fn plan(seed: u64) -> Plan {
     let mut rng = SmallRng::seed_from_u64(seed);
     let founders = [2, 3, 3, 4, 4, 4][rng.random_range(0..6)];
     let (crashes, disks) = (rng.random_bool(0.5), rng.random_bool(0.25));
+    let plot = if rng.random_bool(0.4) { plots::draw(&mut rng) } else { vec![] };
+    let founders = if plot.is_empty() { founders } else { 4 };
     let keeps = rng.random_bool(0.3);
     let batch_bytes = if rng.random_bool(0.5) { 1 } else { Tuning::default().batch_bytes };
     let delay_ms = [2, 30, 200][rng.random_range(0..3)];
-    let phases = rng.random_range(3..12);
+    let phases = if plot.is_empty() { rng.random_range(3..12) } else { rng.random_range(0..2) };
     let mut absences = Absences { rng, founders, crashes, disks, acts: vec![] };
     absences.push(1_500, Act::Field(0, 0));
     if keeps {
         let host = absences.any();
         absences.push(0, Act::Keep(host));
     }
+    absences.acts.extend(plot);
     for _ in 0..phases {
         let links = absences.links();
         absences.push(0, links);

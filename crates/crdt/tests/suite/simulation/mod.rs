@@ -18,6 +18,7 @@ mod lives;
 mod nemesis;
 mod network;
 mod observer;
+mod plots;
 mod seeds;
 mod stories;
 mod world;

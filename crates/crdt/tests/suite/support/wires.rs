@@ -58,6 +58,18 @@ impl World {
         self.wires.clear();
     }
 
+    /// Breaks the stream between two; both notice.
+    pub fn part(&mut self, a: usize, b: usize) {
+        let joins = |wire: &Wire| wire.ends.iter().all(|end| end.node == a || end.node == b);
+        let (parted, stay) = std::mem::take(&mut self.wires).into_iter().partition(joins);
+        self.wires = stay;
+        for end in Vec::<Wire>::into_iter(parted).flat_map(|wire| wire.ends) {
+            if let Some(stop) = end.session.end() {
+                self.handle(end.node, stop);
+            }
+        }
+    }
+
     pub fn put(&mut self, node: usize, key: &str, value: impl AsRef<[u8]>) {
         let effects = self.handle(node, Input::Client(put(key, value)));
         assert!(effects.reply.is_some_and(|reply| reply.is_ok()));
