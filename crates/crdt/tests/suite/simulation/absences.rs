@@ -57,7 +57,8 @@ impl Absences {
             let act = match self.rng.random_range(0..20) {
                 0 => Act::Own(host),
                 1 => Act::Pair(host),
-                2 => Act::Hot(host, seed),
+                2 => Act::Status(host),
+                5 => Act::Hot(host, seed),
                 3 | 4 => Act::Field(host, seed),
                 _ => Act::Edit(host, seed),
             };
@@ -85,11 +86,11 @@ pub fn plan(seed: u64) -> Plan {
     let mut rng = SmallRng::seed_from_u64(seed);
     let founders = [2, 3, 3, 4, 4, 4][rng.random_range(0..6)];
     let (crashes, disks) = (rng.random_bool(0.5), rng.random_bool(0.25));
-    let plot = if rng.random_bool(0.4) { plots::draw(&mut rng) } else { vec![] };
+    let delay_ms = [2, 30, 200][rng.random_range(0..3)];
+    let plot = if rng.random_bool(0.5) { plots::draw(&mut rng, delay_ms) } else { vec![] };
     let founders = if plot.is_empty() { founders } else { 4 };
     let keeps = rng.random_bool(0.3);
     let batch_bytes = if rng.random_bool(0.5) { 1 } else { Tuning::default().batch_bytes };
-    let delay_ms = [2, 30, 200][rng.random_range(0..3)];
     let phases = if plot.is_empty() { rng.random_range(3..12) } else { rng.random_range(0..2) };
     let mut absences = Absences { rng, founders, crashes, disks, acts: vec![] };
     absences.push(1_500, Act::Field(0, 0));

@@ -48,6 +48,17 @@ fn edited(rng: &mut SmallRng, key: &'static str, shadow: &Shadow) -> PutOp {
     put(key.into(), object.canonical(), None)
 }
 
+/// A seed that stands for an edit of the first object alone.
+pub fn seed_of_one(rng: &mut SmallRng) -> u64 {
+    loop {
+        let seed = rng.random();
+        let of = &mut SmallRng::seed_from_u64(seed);
+        if of.random_range(0..6) < 3 && of.random_range(0..20) > 2 {
+            return seed;
+        }
+    }
+}
+
 /// The edit that a seed stands for.
 pub fn command(seed: u64, shadow: &Shadow) -> Command {
     let rng = &mut SmallRng::seed_from_u64(seed);

@@ -32,6 +32,8 @@ pub enum Act {
     Field(usize, u64),
     /// One step of a chain of keys that depend on each other; see [`super::observer`].
     Own(usize),
+    /// The first key of such a chain is written again.
+    Status(usize),
     /// Two keys that are only written together.
     Pair(usize),
     /// A client keeps a key alive from now on.

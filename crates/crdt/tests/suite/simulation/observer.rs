@@ -70,12 +70,19 @@ impl World {
     /// A client that sees a chain adds to it; one that sees none begins one.
     pub fn own(&mut self, host: usize) -> Outcome {
         let Some(up) = self.hosts.get(host).and_then(|host| host.up()) else { return Ok(()) };
-        let chains: Vec<&Bytes> = up.shadow.kvs.keys().filter(|key| key.starts_with(OWN)).collect();
         let n = self.clients.count;
-        let before = chains.get(n as usize % (chains.len() + 1));
+        let before = up.shadow.kvs.keys().rfind(|key| key.starts_with(OWN) && n % 3 > 0);
         let key = before.map_or_else(|| format!("own/{n}"), |key| format!("{}.{n}", String::from_utf8_lossy(key)));
         self.clients.count += 1;
         self.command(host, Command::Put(put(key.into(), format!("{n}"), None))).map(drop)
+    }
+
+    /// A client writes what the oldest of such chains begins with again: it is newer then than what depends on it.
+    pub fn status(&mut self, host: usize) -> Outcome {
+        let Some(up) = self.hosts.get(host).and_then(|host| host.up()) else { return Ok(()) };
+        let Some(key) = up.shadow.kvs.keys().find(|key| key.starts_with(OWN)).cloned() else { return Ok(()) };
+        let n = self.fresh_value();
+        self.command(host, Command::Put(put(key, format!("{n}"), None))).map(drop)
     }
 
     /// Both keys of a pair, in one transaction.

@@ -6,6 +6,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use super::edits;
 use super::nemesis::Act;
 
 /// Acts, each after so many milliseconds.
@@ -13,6 +14,8 @@ type Acts = Vec<(u64, Act)>;
 
 struct Plot<'a> {
     rng: &'a mut SmallRng,
+    /// The longest that a message takes.
+    delay_ms: u64,
     acts: Acts,
 }
 
@@ -35,39 +38,44 @@ impl Plot<'_> {
     fn edits(&mut self, host: usize, count: usize, wait_max_ms: u64) {
         for _ in 0..count {
             let wait_ms = self.rng.random_range(0..=wait_max_ms);
-            self.acts.push((wait_ms, Act::Edit(host, self.rng.random())));
+            self.acts.push((wait_ms, Act::Edit(host, edits::seed_of_one(self.rng))));
         }
     }
 
-    /// The version that somebody is told; more than one, as edits are of several keys.
+    /// The version that somebody is told, or more than one.
     fn told(&mut self, host: usize) {
-        let count = self.rng.random_range(2..5);
+        let count = self.rng.random_range(1..4);
         self.edits(host, count, 5);
     }
 
     /// What is written over it elsewhere, often enough that it is looked what may leave.
     fn written_over(&mut self, host: usize) {
-        let count = self.rng.random_range(8..24);
+        let count = self.rng.random_range(5..12);
         self.edits(host, count, 30);
     }
 
-    /// A member that was told is killed, or one that told: nobody else knows of it, as the link is cut.
+    /// One is killed as it sends. Nobody else knows what it sent, as the link is cut.
     fn killed_as_it_sends(&mut self, [a, b, c, _]: [usize; 4]) {
-        self.links(&[(a, b)]);
+        let beside: &[(usize, usize)] = if self.rng.random() { &[(a, b)] } else { &[] };
+        self.links(beside);
         self.wait(2_500, 4_000);
         self.told(a);
         self.wait(700, 900);
-        if self.rng.random_bool(0.6) {
+        if self.rng.random_bool(0.7) {
             self.act(Act::Slow(a, 300));
         }
-        self.links(&[(a, b), (a, c)]);
-        self.wait(100, 2_200);
+        self.links(&[beside, &[(a, c)]].concat());
+        self.wait(100, 1_800);
         self.act(Act::Crash(a, 1));
-        self.wait(0, 20);
-        self.links(&[(a, b)]);
+        self.wait(0, 5);
+        self.links(beside);
         self.act(Act::Slow(a, 3));
         self.wait(50, 400);
         self.written_over(a);
+        if !beside.is_empty() {
+            self.wait(1_500, 3_000);
+            self.edits(a, 4, 100);
+        }
         self.edits(c, 2, 10);
     }
 
@@ -83,7 +91,7 @@ impl Plot<'_> {
         self.edits(more, 2, 20);
         self.links(&[(a, b), (c, d), (giver, c)]);
         self.wait(100, 900);
-        self.edits(d, 60, 60);
+        self.edits(d, 30, 80);
     }
 
     /// The maker of something is cut off as it is passed on, with all that have it.
@@ -91,12 +99,42 @@ impl Plot<'_> {
         self.links(&[(a, b), (b, c)]);
         self.wait(2_500, 4_000);
         self.told(a);
-        self.wait(5, 400);
+        // Until the last one has it, and has not heard who else does.
+        let delay_ms = self.delay_ms;
+        self.wait(delay_ms / 2 + 10, 2 * delay_ms + 60);
         self.links(&[]);
-        self.wait(0, 400);
+        self.wait(0, 20);
         self.written_over(c);
         let writer = if self.rng.random() { a } else { b };
         self.edits(writer, 3, 10);
+    }
+
+    /// One edits on, alone, and another stands on an inner version of that run; a third has edited beside both.
+    fn run_that_ends_early(&mut self, [a, b, c, _]: [usize; 4]) {
+        self.links(&[(a, b)]);
+        self.wait(2_500, 4_000);
+        self.told(a);
+        self.edits(c, 2, 100);
+        self.edits(a, 1, 100);
+        self.wait(800, 1_500);
+        self.links(&[]);
+        self.wait(0, 100);
+        self.written_over(a);
+        self.edits(b, 2, 10);
+    }
+
+    /// What something depends on is written again and again, while one is away who has seen neither.
+    fn owner_written_over(&mut self, [a, b, ..]: [usize; 4]) {
+        let beside: &[(usize, usize)] = if self.rng.random() { &[(a, b)] } else { &[] };
+        self.links(beside);
+        self.wait(2_500, 4_000);
+        // An entry that does more than one thing does not leave, as the first of a member.
+        self.told(a);
+        for act in [Act::Own(a), Act::Own(a), Act::Own(a)].into_iter().chain((0..12).map(|_| Act::Status(a))) {
+            self.wait(0, 40);
+            self.act(act);
+        }
+        self.wait(0, 1_000);
     }
 
     /// One that passed something on loses its disk and begins anew from one that lacks it.
@@ -104,7 +142,9 @@ impl Plot<'_> {
         self.links(&[(a, b), (b, c)]);
         self.wait(2_500, 4_000);
         self.told(a);
-        self.wait(20, 900);
+        // Until the last one has it, and its maker has not heard that.
+        let delay_ms = self.delay_ms;
+        self.wait(delay_ms + 10, 2 * delay_ms + 500);
         self.act(Act::Wipe(b, 1));
         self.links(&[(b, d)]);
         self.wait(3_000, 6_000);
@@ -125,15 +165,17 @@ impl Plot<'_> {
 }
 
 /// The acts of one of the plots, among four members.
-pub fn draw(rng: &mut SmallRng) -> Acts {
+pub fn draw(rng: &mut SmallRng, delay_ms: u64) -> Acts {
     let mut hosts = [0, 1, 2, 3];
     hosts.shuffle(rng);
-    let which = rng.random_range(0..4);
-    let mut plot = Plot { rng, acts: vec![] };
+    let which = rng.random_range(0..12);
+    let mut plot = Plot { rng, delay_ms, acts: vec![] };
     match which {
-        0 => plot.killed_as_it_sends(hosts),
-        1 => plot.passed_on_in_parts(hosts),
-        2 => plot.cut_off_from_its_maker(hosts),
+        0..2 => plot.killed_as_it_sends(hosts),
+        2..4 => plot.passed_on_in_parts(hosts),
+        4..6 => plot.cut_off_from_its_maker(hosts),
+        6 => plot.owner_written_over(hosts),
+        7 => plot.run_that_ends_early(hosts),
         _ => plot.forgotten_by_who_passed_it_on(hosts),
     }
     plot.acts

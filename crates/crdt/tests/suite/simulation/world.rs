@@ -416,6 +416,7 @@ impl World {
             }
             Act::Field(host, seed) => self.edit_field(*host, *seed)?,
             Act::Own(host) => self.own(*host)?,
+            Act::Status(host) => self.status(*host)?,
             Act::Pair(host) => self.pair(*host)?,
             Act::Keep(host) => self.keep_alive(*host)?,
             Act::Burst(host, count) => {
