@@ -75,12 +75,12 @@ impl Graph {
     }
 }
 
-/// Of these versions, the deletes after which their run deletes again: whatever they killed is killed without them.
-pub fn repeated_deletes(graph: &Graph, versions: &[&Version]) -> Vec<bool> {
-    let mut later = vec![false; versions.len()];
+/// For each of these versions, where its run deletes next: whatever it killed is killed by that, too.
+pub fn next_deletes(graph: &Graph, versions: &[&Version]) -> Vec<Option<usize>> {
+    let mut later = vec![None; versions.len()];
     for at in (0..versions.len()).rev() {
         if let Some(next) = graph.continuation(at) {
-            later[at] = later[next] || versions[next].kind == ChangeKind::Delete;
+            later[at] = if versions[next].kind == ChangeKind::Delete { Some(next) } else { later[next] };
         }
     }
     later

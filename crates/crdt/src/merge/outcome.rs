@@ -173,7 +173,7 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
     let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| Object::parse(&base.value));
     let base = base.filter(|base| base.is_like(first));
     let known: Vec<Option<&Object>> = objects.iter().map(Option::as_deref).collect();
-    let silent = runs::silent(&Graph::of(&ancestry), &known, base.as_ref(), &first.schema(rules), |_| true);
+    let silent = runs::silent(&Graph::of(&ancestry), &known, base.as_ref(), &first.schema(rules), |_, _| true);
     let replayed: Vec<(&Version, Cow<'_, Object>)> = ancestry
         .iter()
         .zip(objects)

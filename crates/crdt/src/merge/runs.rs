@@ -5,6 +5,9 @@
 //! version is **silent** when its run says the same about every leaf without it. The last edit of each leaf is then in
 //! the same version as before. So silent versions can be passed over, or left out for good, in any order. The outcome
 //! of a merge stays.
+//!
+//! A run can end earlier than it seems: a version may still come that stands on one of its inner ones. So one is left out for
+//! good only when the versions that write over its edits stand for it, too: nothing can come that has it and not them.
 
 use std::collections::BTreeMap;
 
@@ -29,17 +32,18 @@ enum Start<'a> {
 }
 
 /// Which versions are silent in their runs. `objects` holds the versions' objects, `None` where a version is none of this
-/// kind and incarnation; `base` what all of them descend from. Only versions that `may_go` are told.
+/// kind and incarnation; `base` what all of them descend from. Only versions are told for which all those that make them
+/// silent `stand` (the second place for the first).
 pub(crate) fn silent(
     graph: &Graph,
     objects: &[Option<&Object>],
     base: Option<&Object>,
     schema: &Schema<'_>,
-    may_go: impl Fn(usize) -> bool,
+    stands: impl Fn(usize, usize) -> bool,
 ) -> Vec<bool> {
     let mut silent = vec![false; objects.len()];
-    let inner = |at: usize| objects[at].is_some() && graph.continuation(at).is_some();
-    if !(0..objects.len()).any(|at| inner(at) && may_go(at)) {
+    let may_go = |at: usize| graph.continuation(at).is_some_and(|next| stands(at, next));
+    if !(0..objects.len()).any(|at| objects[at].is_some() && may_go(at)) {
         return silent;
     }
     let (leaves, base) = flattened(objects, base, schema);
@@ -50,7 +54,7 @@ pub(crate) fn silent(
             [parent] => leaves[*parent].as_ref().map_or(Start::Merged, Start::Leaves),
             _ => Start::Merged,
         };
-        pass_over(&run, &leaves, &start, &may_go, &mut silent);
+        pass_over(&run, &leaves, &start, &stands, &mut silent);
     }
     silent
 }
@@ -62,8 +66,9 @@ pub(crate) fn silent_of_key(
     versions: &[&Version],
     base: Option<&Live>,
     rules: &Rules,
-    may_go: impl Fn(usize) -> bool,
+    stands: impl Fn(usize, usize) -> bool,
 ) -> Vec<bool> {
+    let may_go = |at: usize| graph.continuation(at).is_some_and(|next| stands(at, next));
     let objects: Vec<Option<Object>> = versions.iter().map(|version| Object::parse(version.value()?)).collect();
     let base = base.and_then(|base| Some((base.incarnation, Object::parse(&base.value)?)));
     let mut silent: Vec<bool> = (0..versions.len()).map(|at| objects[at].is_none() && may_go(at)).collect();
@@ -76,7 +81,7 @@ pub(crate) fn silent_of_key(
         };
         let kind: Vec<Option<&Object>> = (0..versions.len()).map(of_kind).collect();
         let base = base.as_ref().filter(|(of, object)| *of == incarnation && object.is_like(first));
-        let of_these = self::silent(graph, &kind, base.map(|(_, object)| object), &first.schema(rules), &may_go);
+        let of_these = self::silent(graph, &kind, base.map(|(_, object)| object), &first.schema(rules), &stands);
         for other in (0..versions.len()).filter(|other| kind[*other].is_some()) {
             (done[other], silent[other]) = (true, of_these[other]);
         }
@@ -107,30 +112,40 @@ fn pass_over(
     run: &[usize],
     leaves: &[Option<Leaves>],
     start: &Start<'_>,
-    may_go: &impl Fn(usize) -> bool,
+    stands: &impl Fn(usize, usize) -> bool,
     silent: &mut [bool],
 ) {
     let known: Vec<(usize, &Leaves)> = run.iter().filter_map(|at| Some((*at, leaves[*at].as_ref()?))).collect();
-    let Some(last_of_run) = run.last() else { return };
     let mut before = match start {
         Start::Leaves(leaves) => Some(*leaves),
         Start::Merged => None,
     };
-    let mut last_edit: BTreeMap<&str, usize> = BTreeMap::new();
+    // Which leaves each version edits, and where each leaf is edited.
+    let mut edited: Vec<Vec<&str>> = vec![];
+    let mut edits: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, (_, after)) in known.iter().enumerate() {
         let previous = place.checked_sub(1).map(|previous| known[previous].1).or(before);
-        let Some(previous) = previous else { continue };
-        last_edit.extend(changed(previous, after).map(|key| (key, place)));
+        edited.push(previous.map(|previous| changed(previous, after).collect()).unwrap_or_default());
+        edited[place].iter().for_each(|key| edits.entry(key).or_default().push(place));
     }
+    // Whether a leaf is edited again behind a place, by a version that stands for the one at `at`.
+    let is_edited_again = |at: usize, key: &str, place: usize| {
+        let again = edits.get(key).and_then(|places| places.get(places.partition_point(|edit| *edit <= place)));
+        again.is_some_and(|again| stands(at, known[*again].0))
+    };
     for (place, (at, after)) in known.iter().enumerate() {
-        let goes = match (before, known.get(place + 1)) {
-            _ if at == last_of_run || !may_go(*at) => false,
+        let next_of_run = run.get(run.partition_point(|of_run| of_run <= at));
+        let goes = match (next_of_run, before, known.get(place + 1)) {
+            (None, _, _) => false,
+            (Some(next), _, _) if !stands(*at, *next) => false,
             // What follows is another incarnation: nothing can stand on this one any more.
-            (_, None) => true,
-            (None, _) => false,
-            (Some(before), Some((_, next))) => {
-                !last_edit.values().any(|last| *last == place)
-                    && last_edit.iter().all(|(key, last)| *last != place + 1 || next.get(*key) != before.get(*key))
+            (_, _, None) => true,
+            (_, None, _) => false,
+            (_, Some(before), Some((_, next))) => {
+                // The edits of the next one that take back those of this one are none without it.
+                let taken_back = |key: &&&str| next.get(**key) == before.get(**key);
+                edited[place].iter().all(|key| is_edited_again(*at, key, place))
+                    && edited[place + 1].iter().filter(taken_back).all(|key| is_edited_again(*at, key, place + 1))
             }
         };
         if goes {

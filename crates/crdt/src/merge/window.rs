@@ -129,8 +129,8 @@ impl Window {
         Settled { dots: self.versions.drain(..end).map(|v| v.dot).collect() }
     }
 
-    /// Takes out the middles of runs that are `droppable`: no version anywhere can stand on such a version and not on the
-    /// one behind it, which `droppable` is told, too. Of opaque values it takes out all that were overwritten, also where
+    /// Takes out the middles of runs that are `droppable`: no version anywhere can stand on such a version and not on a
+    /// later one, which `droppable` is told, too: on the one behind it, and on those that write over what it did. Of opaque values it takes out all that were overwritten, also where
     /// several wrote at the same time. A run keeps its last version, its last delete, and the versions that hold
     /// the last edit of a leaf. The delete tells what it killed. No outcome changes. Returns what was taken out, in
     /// order.
@@ -143,15 +143,15 @@ impl Window {
     ) -> Vec<Dot> {
         let all: Vec<&Version> = self.versions.iter().collect();
         let graph = Graph::of(&all);
-        let repeated = graph::repeated_deletes(&graph, &all);
-        let goes = |at: usize| {
-            graph.continuation(at).is_some_and(|next| {
-                (repeated[at] || all[at].kind != ChangeKind::Delete) && droppable(all[at], all[next])
-            })
+        let next_deletes = graph::next_deletes(&graph, &all);
+        let stands = |at: usize, later: usize| {
+            let kills_again = || next_deletes[at].is_some_and(|again| droppable(all[at], all[again]));
+            droppable(all[at], all[later]) && (all[at].kind != ChangeKind::Delete || kills_again())
         };
         let gone: Vec<bool> = match rules.is_kubernetes(keyspace, key) {
-            true => runs::silent_of_key(&graph, &all, self.base.as_ref(), rules, goes),
+            true => runs::silent_of_key(&graph, &all, self.base.as_ref(), rules, stands),
             false => {
+                let goes = |at: usize| graph.continuation(at).is_some_and(|next| stands(at, next));
                 let middles: Vec<bool> = (0..all.len()).map(goes).collect();
                 let stands_for = |version: &Version, at: usize| !middles[at] && droppable(version, all[at]);
                 let is_delete = |version: &&&Version| !matches!(version.kind, ChangeKind::Put { .. });

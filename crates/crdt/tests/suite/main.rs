@@ -9,5 +9,6 @@ mod damage;
 mod hashkv;
 mod merge;
 mod model;
+mod planted;
 mod simulation;
 mod sync;

@@ -268,6 +268,19 @@ impl World {
         }
     }
 
+    /// Only these pairs can talk from now on.
+    pub fn link_only(&mut self, open: &[(usize, usize)], sever: bool) {
+        let count = self.hosts.len();
+        self.blocked.only(open, count);
+        if sever {
+            for (a, b) in (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b))) {
+                if !open.contains(&(a, b)) {
+                    self.reset(a, b);
+                }
+            }
+        }
+    }
+
     pub fn reset(&mut self, a: usize, b: usize) {
         let between = |c: &Connection| c.ends.iter().all(|e| e.host == a || e.host == b);
         let at: Vec<usize> = self.connections.iter().filter(|(_, c)| between(c)).map(|(at, _)| *at).collect();

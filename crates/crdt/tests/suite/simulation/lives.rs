@@ -43,6 +43,10 @@ impl World {
         let up = place.up().expect("it runs");
         let state = up.durable.clone();
         checks::shows(&up.replica, &up.shadow)?;
+        if self.plan.watched {
+            self.history.note_new(&up.replica);
+            self.history.check_all(&state.vector, &up.shadow, &mut self.coverage)?;
+        }
         self.ledger.durable(&up.replica, &state)?;
         place.expected = Some(state);
         place.instead = None;
@@ -134,6 +138,7 @@ impl World {
             ensure!(found.floor.covers(&expected.floor), "the floor sank");
         }
         checks::history(&replica, &place.told)?;
+        self.fields.lose(replica.identity().origin(), &found.vector);
         if place.told.last_key_value().is_some_and(|(last, _)| Some(last.next()) <= replica.compacted()) {
             // Watchers are told that what they missed is compacted, and begin anew.
             place.told.clear();

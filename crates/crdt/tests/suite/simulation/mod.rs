@@ -3,16 +3,31 @@
 //! A failure prints its seed and the command that shows it again. More than a plain `cargo test` runs (a million takes
 //! hours): `EDDY_SIM_SCHEDULES=1000000 cargo test -p eddy-crdt --test suite simulation::`. `EDDY_SIM_SEED` is the first seed,
 //! `EDDY_SIM_TRACE=1` tells all that happens, `EDDY_SIM_SHRINK=0` leaves a failing schedule as long as it is.
+//!
+//! What is checked where:
+//! - `checks`: entries are applied after what they depend on, equal vectors are equal states, spaces are not used twice;
+//! - `history`: a replica shows what all versions it was given mean, whatever has left or settled;
+//! - `fields`: what edits of single fields give, from the schedule alone;
+//! - `observer`: what watches and reads show of things that depend on each other, and of leases that are kept alive;
+//! - `host`, `lives`: a start gives what was on disk; `world`: in the end all are equal, and nothing that was told is lost.
+//!
+//! `tools/mutations/run` plants faults that these must find.
 
+mod absences;
 mod checks;
 mod clients;
 mod crowd;
+mod edits;
 mod faults;
+mod fields;
+mod history;
 mod host;
 mod links;
 mod lives;
 mod nemesis;
 mod network;
+mod observer;
+mod plots;
 mod seeds;
 mod stories;
 mod world;
@@ -75,6 +90,15 @@ const HOT_SCHEDULES: u64 = 3_000;
 #[test]
 fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
     sweep(env("EDDY_SIM_SEED", 1), env("EDDY_SIM_HOT", HOT_SCHEDULES), hot_plan);
+}
+
+/// How many schedules of absences a plain `cargo test` runs; `EDDY_SIM_ABSENCES` says otherwise.
+const ABSENCES: u64 = 4_000;
+
+#[test]
+fn whoever_is_away_each_replica_shows_what_all_versions_mean() {
+    let coverage = sweep(env("EDDY_SIM_SEED", 1), env("EDDY_SIM_ABSENCES", ABSENCES), absences::plan);
+    println!("{coverage:#?}");
 }
 
 #[test]

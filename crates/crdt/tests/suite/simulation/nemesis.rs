@@ -1,5 +1,6 @@
 //! What befalls a cluster: a list of what happens when, drawn from a seed before anything runs, so that it can be shortened.
 
+use eddy_crdt::sync::Tuning;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -25,6 +26,18 @@ pub enum Act {
     Command(usize, u64),
     /// The same with one of few keys; see [`super::clients::hot_command`].
     Hot(usize, u64),
+    /// One edit of an object that is there, or of an opaque value; see [`super::edits::command`].
+    Edit(usize, u64),
+    /// One edit of a leaf of the object whose fields are known from the schedule; see [`super::fields`].
+    Field(usize, u64),
+    /// One step of a chain of keys that depend on each other; see [`super::observer`].
+    Own(usize),
+    /// The first key of such a chain is written again.
+    Status(usize),
+    /// Two keys that are only written together.
+    Pair(usize),
+    /// A client keeps a key alive from now on.
+    Keep(usize),
     /// So many writes to one key.
     Burst(usize, usize),
     /// The connection of two breaks.
@@ -33,6 +46,13 @@ pub enum Act {
     Double(usize, usize),
     Cut(Cut),
     Mend,
+    /// These pairs can talk, and no others; `sever`: connections of the others break at once.
+    Links {
+        open: Vec<(usize, usize)>,
+        sever: bool,
+    },
+    /// Nothing.
+    Rest,
     /// It stops without warning, and is back after so many milliseconds.
     Crash(usize, u64),
     CrashAll(u64),
@@ -55,7 +75,7 @@ pub enum Act {
 }
 
 /// What a schedule has in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
     pub seed: u64,
     /// How many found the cluster.
@@ -68,6 +88,10 @@ pub struct Plan {
     pub delay_ms: u64,
     /// Bytes of a chunk of a snapshot.
     pub chunk_bytes: usize,
+    /// Bounds and intervals of the sessions.
+    pub tuning: Tuning,
+    /// Whether each replica is compared with all versions that ever were.
+    pub watched: bool,
     /// After how many milliseconds what happens.
     pub acts: Vec<(u64, Act)>,
 }
@@ -98,7 +122,7 @@ pub fn hot_plan(seed: u64) -> Plan {
     };
     let acts = (0..total).map(|_| act()).collect();
     let delay_ms = [2, 30, 400][rng.random_range(0..3)];
-    Plan { seed, founders, links: vec![], mangles: false, delay_ms, chunk_bytes: 300, acts }
+    Plan { seed, founders, delay_ms, chunk_bytes: 300, watched: true, acts, ..Plan::default() }
 }
 
 /// The schedule that a seed stands for.
@@ -141,6 +165,7 @@ pub fn plan(seed: u64) -> Plan {
         delay_ms: [2, 30, 400][rng.random_range(0..3)],
         chunk_bytes: [1, 300, 1 << 20][rng.random_range(0..3)],
         acts,
+        ..Plan::default()
     }
 }
 

@@ -85,6 +85,12 @@ impl Blocked {
         }
     }
 
+    /// Only these pairs can talk.
+    pub fn only(&mut self, open: &[(usize, usize)], count: usize) {
+        let pairs = (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
+        self.0 = pairs.filter(|(a, b)| a != b && !open.contains(&(*a.min(b), *a.max(b)))).collect();
+    }
+
     pub fn mend(&mut self) {
         self.0.clear();
     }

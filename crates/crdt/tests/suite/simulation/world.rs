@@ -4,16 +4,19 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
-use eddy_crdt::sync::Tuning;
 use eddy_crdt::{Command, Dot, Effects, Event as Told, Input, Notice, Refusal, Reply, Revision};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::checks::{self, Coverage, Ledger};
 use super::clients;
+use super::edits;
+use super::fields::Fields;
+use super::history::History;
 use super::host::{Checkpoint, Host, Life};
 use super::nemesis::{Act, Plan};
 use super::network::{Blocked, Connection};
+use super::observer::{self, Clients};
 use crate::support::checks::{converged, ensure, same};
 use crate::support::disk::Write;
 use crate::support::shadow::{Beside, Shadow};
@@ -33,6 +36,8 @@ pub enum Event {
     Start(usize, u32),
     /// A host that fetches looks whom to ask.
     Fetch(usize, u32),
+    /// Clients of a host that keep leases alive do so.
+    Renew(usize, u32),
 }
 
 /// How long everything may take to become equal once nothing is in the way, milliseconds. Three times are shorter: the
@@ -62,6 +67,9 @@ pub struct World {
     pub traffic: Traffic,
     pub rng: SmallRng,
     pub ledger: Ledger,
+    pub history: History,
+    pub fields: Fields,
+    pub clients: Clients,
     pub coverage: Coverage,
     pub plan: Plan,
     /// Whether a disk was wiped or exchanged: then more may be refused.
@@ -98,7 +106,7 @@ impl World {
         if std::env::var_os("EDDY_SIM_TRACE").is_some() {
             println!("--- a run");
         }
-        let hosts = (0..plan.founders).map(|place| Host::new(place, true, Tuning::default())).collect();
+        let hosts = (0..plan.founders).map(|place| Host::new(place, true, plan.tuning)).collect();
         let mut world = Self {
             hosts,
             connections: BTreeMap::new(),
@@ -113,6 +121,9 @@ impl World {
             traffic: Traffic::default(),
             rng: SmallRng::seed_from_u64(plan.seed ^ 0x5eed),
             ledger: Ledger::default(),
+            history: History::default(),
+            fields: Fields::default(),
+            clients: Clients::default(),
             coverage: Coverage::default(),
             plan: plan.clone(),
             disk_faults: false,
@@ -190,6 +201,7 @@ impl World {
             }
             Event::Start(host, boot) if self.hosts[host].boot == boot => self.start(host),
             Event::Fetch(host, boot) if self.hosts[host].boot == boot => self.fetch(host),
+            Event::Renew(host, boot) if self.hosts[host].boot == boot => self.renew(host, boot),
             _ => Ok(()),
         }
     }
@@ -214,6 +226,11 @@ impl World {
                 let dot = Dot { origin: own, seq };
                 let logged = up.replica.log().and_then(|log| log.get(dot)).map(|logged| (*logged.deps).clone());
                 let deps = logged.unwrap_or_else(|| before.clone());
+                if self.plan.watched
+                    && let Some(logged) = up.replica.log().and_then(|log| log.get(dot))
+                {
+                    self.history.made(logged);
+                }
                 if !of_others {
                     let mut seen = before.clone();
                     seen.remove(own);
@@ -231,6 +248,7 @@ impl World {
             records.extend(effects.records.iter().cloned());
             handled.notices.extend(effects.notices.iter().cloned());
             handled.reply = self.absorb(host, effects)?.or(handled.reply);
+            self.look_at(host, &before, of_others)?;
         }
         let Some(up) = self.hosts[host].up() else { return Ok(handled) };
         ensure!(up.replica.next_number() == first + records.len() as u64, "record numbers");
@@ -275,7 +293,9 @@ impl World {
         for commit in commits {
             let kept = |event: &Told| event.written().is_some() || !event.key().starts_with(checks::MARK);
             ensure!(commit.events.iter().all(kept), "what nobody deletes is deleted: {commit:?}");
+            observer::watch(&up.shadow, commit)?;
             up.shadow.apply(commit)?;
+            observer::read(&up.shadow)?;
             up.untold.push_back(commit.clone());
         }
         if !effects.commits.is_empty() || effects.leapt {
@@ -379,7 +399,7 @@ impl World {
     }
 
     fn act(&mut self, act: &Act) -> Outcome {
-        if !matches!(act, Act::Command(..) | Act::Hot(..)) {
+        if !matches!(act, Act::Command(..) | Act::Hot(..) | Act::Edit(..)) {
             self.say(|| format!("{act:?}"));
         }
         match act {
@@ -389,6 +409,16 @@ impl World {
                 self.command(*host, command)?;
             }
             Act::Hot(host, seed) => drop(self.command(*host, clients::hot_command(*seed))?),
+            Act::Edit(host, seed) => {
+                let Some(up) = self.hosts.get(*host).and_then(Host::up) else { return Ok(()) };
+                let command = edits::command(*seed, &up.shadow);
+                self.command(*host, command)?;
+            }
+            Act::Field(host, seed) => self.edit_field(*host, *seed)?,
+            Act::Own(host) => self.own(*host)?,
+            Act::Status(host) => self.status(*host)?,
+            Act::Pair(host) => self.pair(*host)?,
+            Act::Keep(host) => self.keep_alive(*host)?,
             Act::Burst(host, count) => {
                 for n in 0..*count {
                     if self.hosts.get(*host).and_then(Host::up).is_some() {
@@ -404,6 +434,8 @@ impl World {
                 self.blocked.cut(*cut, count);
             }
             Act::Mend => self.blocked.mend(),
+            Act::Links { open, sever } => self.link_only(open, *sever),
+            Act::Rest => {}
             Act::Crash(host, back_ms) => self.crash(*host, *back_ms),
             Act::CrashAll(back_ms) => {
                 for host in 0..self.hosts.len() {
@@ -458,7 +490,7 @@ impl World {
                 self.remove_again()?;
             }
             self.pass(self.ms + 100)?;
-            last = self.check_converged();
+            last = self.check_converged().and_then(|()| self.check_all_kept_alive());
             if last.is_ok() {
                 return self.check_marks(&marks);
             }

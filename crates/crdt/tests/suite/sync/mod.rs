@@ -2,6 +2,7 @@
 
 mod away;
 mod faults;
+mod month;
 mod states;
 mod stories;
 mod strangers;

@@ -1,0 +1,105 @@
+//! The oracle of what leaves: all versions that ever were, none of which leaves. What a replica shows of a key must be what
+//! the versions mean together that it was given, whatever it has let go of them. So each run is compared, at every step,
+//! with the same run in which nothing ever leaves and nothing settles.
+
+use std::collections::{BTreeMap, HashMap};
+
+use eddy_crdt::merge::{Rules, Version, Window};
+use eddy_crdt::{Change, Dot, Key, Keyspace, LocalKeys, Logged, Replica, VersionVector};
+
+use super::checks::Coverage;
+use crate::support::checks::same;
+use crate::support::shadow::Shadow;
+
+/// All versions of all keys of clients.
+#[derive(Default)]
+pub struct History {
+    /// Of each key, ancestors before descendants.
+    keys: BTreeMap<Key, Vec<Version>>,
+    /// Which keys each entry changed.
+    entries: HashMap<Dot, Vec<Key>>,
+}
+
+impl History {
+    /// An entry was made. Where its name was given before, that entry was lost in a crash, and nobody has heard of it.
+    pub fn made(&mut self, logged: &Logged) {
+        let head = &logged.entry.head;
+        let dot = head.dot;
+        for key in self.entries.remove(&dot).unwrap_or_default() {
+            self.keys.entry(key).or_default().retain(|version| version.dot != dot);
+        }
+        let mut net: BTreeMap<&Key, &Change> = BTreeMap::new();
+        net.extend(logged.entry.changes.iter().filter(|c| c.keyspace == Keyspace::Client).map(|c| (&c.key, c)));
+        for (key, change) in &net {
+            let (deps, kind) = (logged.deps.clone(), change.kind.clone());
+            let version = Version { dot, stamp: head.stamp, deps, kind, incarnation: change.incarnation };
+            self.keys.entry((*key).clone()).or_default().push(version);
+        }
+        self.entries.insert(dot, net.into_keys().cloned().collect());
+    }
+
+    /// Notes what is new in a replica's log, if nobody else has it.
+    pub fn note_new(&mut self, replica: &Replica) {
+        let Some(log) = replica.log() else { return };
+        for logged in log.iter() {
+            if !self.entries.contains_key(&logged.entry.head.dot) {
+                self.made(logged);
+            }
+        }
+    }
+
+    /// What a replica was given between these two moments: the keys concerned are what all their versions mean.
+    pub fn check(
+        &self,
+        before: &VersionVector,
+        after: &VersionVector,
+        shadow: &Shadow,
+        coverage: &mut Coverage,
+    ) -> Result<(), String> {
+        let mut keys: Vec<&Key> = vec![];
+        for newest in after.iter() {
+            let seqs = before.get(newest.origin) + 1..=newest.seq;
+            keys.extend(seqs.filter_map(|seq| self.entries.get(&Dot { seq, ..newest })).flatten());
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        keys.into_iter().try_for_each(|key| self.check_key(key, after, shadow, coverage))
+    }
+
+    /// The same for all keys.
+    pub fn check_all(&self, vector: &VersionVector, shadow: &Shadow, coverage: &mut Coverage) -> Result<(), String> {
+        self.keys.keys().try_for_each(|key| self.check_key(key, vector, shadow, coverage))
+    }
+
+    fn check_key(
+        &self,
+        key: &Key,
+        vector: &VersionVector,
+        shadow: &Shadow,
+        coverage: &mut Coverage,
+    ) -> Result<(), String> {
+        let Some(versions) = self.keys.get(key).filter(|_| !LocalKeys::default().contains(key)) else { return Ok(()) };
+        let mut window = Window::new(None);
+        versions.iter().filter(|version| vector.contains(version.dot)).for_each(|version| window.add(version.clone()));
+        if !window.is_chain() {
+            coverage.count("keys compared with all their versions");
+        }
+        let should = window.outcome(&Rules::default(), Keyspace::Client, key).live;
+        let should = should.map(|live| (live.value, live.version, live.lease));
+        let shown = shadow.kvs.get(key).map(|kv| (kv.value.clone(), kv.version, kv.lease));
+        if std::env::var_os("EDDY_SIM_TRACE").is_some() && shown != should {
+            for v in window.versions() {
+                println!(
+                    "   H {:?}/{} @{:?} on {:?}: {:?} {:?}",
+                    v.dot.origin.replica.get(),
+                    v.dot.seq,
+                    v.stamp,
+                    v.deps.iter().map(|d| (d.origin.replica.get(), d.seq)).collect::<Vec<_>>(),
+                    v.value(),
+                    v.incarnation.dot.seq
+                );
+            }
+        }
+        same(&shown, &should, format_args!("{key:?} and what all its versions mean"))
+    }
+}
