@@ -9,7 +9,7 @@ use crate::command::member::Member;
 use crate::command::notice::MergeReport;
 use crate::command::op::{Alarm, LeaseStatus};
 use crate::entry::{ChangeKind, Entry};
-use crate::merge::rules::Rules;
+use crate::merge::book::RuleBook;
 use crate::merge::windows::{KeyWindow, Windows};
 use crate::replica::Replica;
 use crate::replica::log::Log;
@@ -131,9 +131,14 @@ impl Replica {
         self.replication.as_ref().map(|replication| &replication.log)
     }
 
-    /// How concurrent writes are merged.
-    pub fn rules(&self) -> &Rules {
+    /// How concurrent writes are merged, and were.
+    pub fn rules(&self) -> &RuleBook {
         &self.rules
+    }
+
+    /// The newest merge engine of this build.
+    pub fn engine(&self) -> u32 {
+        self.engine
     }
 
     /// The newest merges that decided something, oldest first.

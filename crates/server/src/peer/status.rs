@@ -124,9 +124,9 @@ impl Peers {
             alarms,
             peers,
             writes_refused: status.state.reason().unwrap_or_default().to_owned(),
-            rules: replica.rules().number,
-            kubernetes_prefix: String::from_utf8_lossy(&replica.rules().prefix).into_owned(),
-            counters: replica.rules().counters.iter().map(ToString::to_string).collect(),
+            rules: replica.rules().current().number,
+            kubernetes_prefix: String::from_utf8_lossy(&replica.rules().current().prefix).into_owned(),
+            counters: replica.rules().current().counters.iter().map(ToString::to_string).collect(),
         })
     }
 

@@ -122,6 +122,7 @@ impl Rebuilt {
             let version = Version {
                 dot,
                 stamp: entry.head.stamp,
+                rules: entry.head.rules,
                 deps: Arc::clone(&deps),
                 kind: change.kind.clone(),
                 incarnation: change.incarnation,

@@ -4,6 +4,7 @@
 //! hours): `EDDY_SIM_SCHEDULES=1000000 cargo test -p eddy-crdt --test suite simulation::`. `EDDY_SIM_SEED` is the first seed,
 //! `EDDY_SIM_TRACE=1` tells all that happens, `EDDY_SIM_SHRINK=0` leaves a failing schedule as long as it is.
 
+mod builds;
 mod checks;
 mod clients;
 mod crowd;
@@ -18,7 +19,7 @@ mod stories;
 mod world;
 
 use checks::Coverage;
-use nemesis::{hot_plan, plan};
+use nemesis::{hot_plan, plan, rules_plan};
 use seeds::{SHARED_SPACES, sweep};
 
 use crate::support::seeds::env;
@@ -75,6 +76,31 @@ const HOT_SCHEDULES: u64 = 3_000;
 #[test]
 fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
     sweep(env("EDDY_SIM_SEED", 1), env("EDDY_SIM_HOT", HOT_SCHEDULES), hot_plan);
+}
+
+/// How many schedules in which rules and builds change a plain `cargo test` runs; `EDDY_SIM_RULES` says otherwise.
+const RULES_SCHEDULES: u64 = 3_000;
+
+/// What they must have met.
+const RULES_MET: [&str; 6] = [
+    "declarations",
+    "declarations while another waits",
+    "windows with versions of several numbers",
+    "older builds that did not start",
+    "members that an older build does not join",
+    "rules moved up",
+];
+
+#[test]
+fn whenever_rules_move_up_all_become_equal() {
+    let count = env("EDDY_SIM_RULES", RULES_SCHEDULES);
+    let coverage = sweep(env("EDDY_SIM_SEED", 1), count, rules_plan);
+    println!("{count} schedules: {coverage:#?}");
+    if count >= RULES_SCHEDULES {
+        for what in RULES_MET {
+            assert!(coverage.0.contains_key(what), "{count} schedules met no {what}");
+        }
+    }
 }
 
 #[test]

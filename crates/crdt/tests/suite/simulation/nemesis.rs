@@ -52,6 +52,12 @@ pub enum Act {
     Add(usize, usize),
     /// The first is told to remove the second.
     Remove(usize, usize),
+    /// A client changes a number in an object.
+    Weigh(usize, u64),
+    /// That one is told which fields are counters from now on.
+    Declare(usize, usize),
+    /// It stops, and comes back after so many milliseconds as another build: a newer one, or an older one.
+    Rebuild(usize, u64, bool),
 }
 
 /// What a schedule has in it.
@@ -68,6 +74,8 @@ pub struct Plan {
     pub delay_ms: u64,
     /// Bytes of a chunk of a snapshot.
     pub chunk_bytes: usize,
+    /// Whether rules and builds change.
+    pub rules: bool,
     /// After how many milliseconds what happens.
     pub acts: Vec<(u64, Act)>,
 }
@@ -98,7 +106,7 @@ pub fn hot_plan(seed: u64) -> Plan {
     };
     let acts = (0..total).map(|_| act()).collect();
     let delay_ms = [2, 30, 400][rng.random_range(0..3)];
-    Plan { seed, founders, links: vec![], mangles: false, delay_ms, chunk_bytes: 300, acts }
+    Plan { seed, founders, links: vec![], mangles: false, delay_ms, chunk_bytes: 300, rules: false, acts }
 }
 
 /// The schedule that a seed stands for.
@@ -140,8 +148,33 @@ pub fn plan(seed: u64) -> Plan {
         mangles: rng.random_bool(0.1),
         delay_ms: [2, 30, 400][rng.random_range(0..3)],
         chunk_bytes: [1, 300, 1 << 20][rng.random_range(0..3)],
+        rules: false,
         acts,
     }
+}
+
+/// The schedule that a seed stands for in which rules and builds change, amid all that befalls other schedules.
+pub fn rules_plan(seed: u64) -> Plan {
+    let mut plan = if seed.is_multiple_of(2) { hot_plan(seed) } else { plan(seed) };
+    let rng = &mut SmallRng::seed_from_u64(seed ^ 0x0041_1e5a);
+    let total = plan.acts.len();
+    for _ in 0..total / 2 + 4 {
+        let host = rng.random_range(0..plan.founders);
+        let back_ms = [1, 50, 3000][rng.random_range(0..3)];
+        let act = match rng.random_range(0..20) {
+            0..2 => Act::Declare(host, rng.random_range(0..4)),
+            2..4 => Act::Rebuild(host, back_ms, true),
+            4 => Act::Rebuild(host, back_ms, false),
+            // What is declared is in use only after all were heard of.
+            5 => Act::Mend,
+            _ => Act::Weigh(host, rng.random()),
+        };
+        let wait_ms = [0, 0, 30, 400][rng.random_range(0..4)];
+        let at = rng.random_range(0..=plan.acts.len());
+        plan.acts.insert(at, (wait_ms, act));
+    }
+    plan.rules = true;
+    plan
 }
 
 /// Which faults a schedule has: few at a time, so that each is seen with and without the others.
