@@ -44,6 +44,11 @@ impl RuleBook {
         self.later.get(self.in_use)
     }
 
+    /// The newest rules, in use or declared.
+    pub fn newest(&self) -> &Rules {
+        self.declared().unwrap_or(self.current())
+    }
+
     /// The rules of that number. No version has one that is not in the book.
     pub fn of(&self, number: u32) -> &Rules {
         let later = (number as usize).checked_sub(FIRST as usize + 1);

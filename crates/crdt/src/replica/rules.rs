@@ -100,8 +100,7 @@ impl Replica {
             self.declare_next(turn, Rules { counters, ..current.clone() });
         }
         self.advance(turn);
-        let newest = self.rules.declared().unwrap_or(self.rules.current());
-        Ok(Reply::Rules { number: newest.number })
+        Ok(Reply::Rules { number: self.rules.newest().number })
     }
 
     fn declare_next(&mut self, turn: &mut Turn, rules: Rules) {
@@ -115,12 +114,17 @@ impl Replica {
         self.follow_rules(&key.encode());
     }
 
+    /// Whether it is this member that does that. What it writes in doubt may be lost, unless nobody else could know better.
+    fn moves_rules(&self) -> bool {
+        let mut present = self.membership.members.iter().filter(|member| !member.removed);
+        let is_first = present.next().is_some_and(|first| first.id == self.identity.replica);
+        is_first && (self.membership.past != Past::Doubtful || present.next().is_none())
+    }
+
     /// Declares rules with a newer engine when all members have it, and takes declared ones into use when all members have
     /// them. One member does this, so that it is done once.
     pub(crate) fn move_rules(&mut self, turn: &mut Turn) {
-        let present = self.membership.members.iter().find(|member| !member.removed);
-        let is_first = present.is_some_and(|first| first.id == self.identity.replica);
-        if !is_first || self.membership.joining || self.membership.past == Past::Doubtful {
+        if self.membership.joining || !self.moves_rules() {
             return;
         }
         if self.rules.declared().is_none() {

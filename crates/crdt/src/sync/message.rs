@@ -62,7 +62,7 @@ pub struct Hello {
     pub doubtful: bool,
     /// Its newest revision, which tells the revision space it uses.
     pub revision: Revision,
-    /// The rules of merging that it follows, whether this build has their engine or not.
+    /// The newest rules of merging that it knows of, in use or declared, whether this build has their engine or not.
     pub rules: Rules,
     /// The rules with which its cluster began.
     pub founded: Rules,
