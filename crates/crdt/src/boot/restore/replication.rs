@@ -148,7 +148,8 @@ fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
     for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.left_out) {
         let head = &candidate.entry.head;
         let covered = covered.entry(head.dot.origin).or_insert(u64::MAX);
-        if head.dot.seq >= *covered {
+        // One that stands for others as well stays when a later one stands for it alone: these two came from two members.
+        if head.first_seq >= *covered {
             candidate.left_out = true;
             found.push(candidate.number);
         } else {
