@@ -150,8 +150,7 @@ impl Window {
         let all: Vec<&Version> = self.versions.iter().collect();
         let graph = Graph::of(&all);
         let repeated = graph::repeated_deletes(&graph, &all);
-        let droppable =
-            |version: &Version, next: &Version| version.rules == next.rules && droppable(version, next);
+        let droppable = |version: &Version, next: &Version| version.rules == next.rules && droppable(version, next);
         let goes = |at: usize| {
             graph.continuation(at).is_some_and(|next| {
                 (repeated[at] || all[at].kind != ChangeKind::Delete) && droppable(all[at], all[next])

@@ -94,7 +94,8 @@ impl Members {
                 Some(SystemKey::Birth(id)) => {
                     read.births.insert(id, AnnouncedBirth::decode(&value.value));
                 }
-                Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules(_) | SystemKey::RulesUp(_)) | None => {}
+                Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules(_) | SystemKey::RulesUp(_))
+                | None => {}
             }
         }
         // Of two that use the same ordinal the one with the smaller id keeps it.

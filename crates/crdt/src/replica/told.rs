@@ -68,7 +68,13 @@ impl Told {
     }
 
     /// The losses that the key's window had before the restart: they were told then, whatever stands there since.
-    fn losses_before(&self, keyspace: Keyspace, key: &[u8], windows: &Windows, book: &RuleBook) -> BTreeSet<(Dot, u64)> {
+    fn losses_before(
+        &self,
+        keyspace: Keyspace,
+        key: &[u8],
+        windows: &Windows,
+        book: &RuleBook,
+    ) -> BTreeSet<(Dot, u64)> {
         let Some(open) = windows.get(keyspace, key) else { return BTreeSet::new() };
         let versions = || open.window.versions().iter().filter(|version| self.before.contains(version.dot));
         if versions().nth(1).is_none() {

@@ -138,5 +138,8 @@ fn rules_that_need_another_engine_are_refused_by_their_number() {
     let (_, image) = found(identity(0, 3), &Genesis { rules, ..genesis(2) });
     let records: Vec<(u64, Bytes)> = image.records.into_iter().collect();
     let error = load(&records, image.head.as_ref()).err();
-    assert!(matches!(error, Some(Damage::Rules(UnknownRules::Engine { number: 1, engine: 9, newest: ENGINE }))), "{error:?}");
+    assert!(
+        matches!(error, Some(Damage::Rules(UnknownRules::Engine { number: 1, engine: 9, newest: ENGINE }))),
+        "{error:?}"
+    );
 }

@@ -104,12 +104,7 @@ fn read(journal: &mut dyn Journal, place: &Path, engine: u32) -> Result<(Loader,
 ///
 /// # Errors
 /// When the journal is damaged or unreadable.
-pub fn load(
-    journal: &mut dyn Journal,
-    place: &Path,
-    identity: Identity,
-    engine: u32,
-) -> Result<Replica, StartError> {
+pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity, engine: u32) -> Result<Replica, StartError> {
     let (loader, head) = read(journal, place, engine)?;
     let now = Now { wall_ms: 0, mono_ms: 0 };
     loader

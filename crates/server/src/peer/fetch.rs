@@ -95,12 +95,7 @@ pub(crate) async fn fetch(
 }
 
 impl Giver {
-    async fn open(
-        dialer: &Dialer,
-        source: &Source,
-        identity: Identity,
-        engine: u32,
-    ) -> Result<Giver, FetchError> {
+    async fn open(dialer: &Dialer, source: &Source, identity: Identity, engine: u32) -> Result<Giver, FetchError> {
         let mut client = dialer.dial(&source.peer_urls).await?;
         let (outbound, receiver) = mpsc::channel(WAITING);
         let frames = ReceiverStream::new(receiver).map(|message| Frame { message });

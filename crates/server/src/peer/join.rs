@@ -178,7 +178,10 @@ pub async fn begin(
                     continue;
                 }
                 Weighed::Founded => {
-                    met = Some(Rules::decode(&answer.rules, config.merge_engine).with_context(|| format!("join {}", founder.name))?);
+                    met = Some(
+                        Rules::decode(&answer.rules, config.merge_engine)
+                            .with_context(|| format!("join {}", founder.name))?,
+                    );
                     continue;
                 }
                 Weighed::GoneOn => gone_on = true,

@@ -4,12 +4,13 @@ use bytes::Bytes;
 use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::{
-    Command, Damage, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, Revision, SnapshotChunk, VersionVector,
+    Command, Damage, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, Revision, SnapshotChunk,
+    VersionVector,
 };
 use rand::Rng;
 
-use super::checks;
 use super::builds::NEWER_ENGINE;
+use super::checks;
 use super::host::{Checkpoint, Fetching, Host, Life};
 
 use super::world::{Event, Outcome, World};
@@ -37,8 +38,11 @@ impl World {
         let now = self.hosts[host].now(self.ms);
         let (identity, engine) = (replica.identity(), replica.engine());
         // A process that starts from it, or the one that fetched it.
-        let replica =
-            if self.rng.random_bool(0.5) { image.load_by(engine, now, identity).map_err(|e| e.to_string())? } else { replica };
+        let replica = if self.rng.random_bool(0.5) {
+            image.load_by(engine, now, identity).map_err(|e| e.to_string())?
+        } else {
+            replica
+        };
         let place = &mut self.hosts[host];
         place.disk.replace(image);
         place.told.clear();

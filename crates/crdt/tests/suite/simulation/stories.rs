@@ -200,7 +200,8 @@ fn an_older_copy_from_before_a_member_was_added_takes_from_it_what_was_written_s
     // The command writes a key that nobody deletes.
     let acts =
         vec![(34, Act::Backup(0)), (0, Act::Command(0, MARKS)), (0, Act::Add(0, 1)), (64, Act::Restore(0, 50, true))];
-    let plan = Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, rules: false, acts };
+    let plan =
+        Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, rules: false, acts };
     met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
@@ -215,7 +216,8 @@ fn an_older_copy_from_before_a_member_was_added_keeps_what_it_writes_alone() {
         (700, Act::Command(0, MARKS)),
         (1_000, Act::Crash(0, 50)),
     ];
-    let plan = Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, rules: false, acts };
+    let plan =
+        Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, rules: false, acts };
     met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
@@ -233,7 +235,8 @@ fn what_only_a_new_member_has_of_one_that_lost_its_disk_is_kept() {
         (0, Act::Restore(1, 1, true)),
         (5_000, Act::Mend),
     ];
-    let plan = Plan { seed: 1, founders: 2, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, rules: false, acts };
+    let plan =
+        Plan { seed: 1, founders: 2, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, rules: false, acts };
     met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
