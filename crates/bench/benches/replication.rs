@@ -190,6 +190,7 @@ fn crowd(versions: u64, behind: u64) -> Window {
         window.add(Version {
             dot: dot(at),
             stamp: Stamp::new(at),
+            rules: 1,
             deps: Arc::new(deps),
             kind: ChangeKind::Put { value: pod(0, label, message), lease: None, version: 2 },
             incarnation,

@@ -14,7 +14,7 @@ use crate::merge::windows::{KeyWindow, Windows};
 use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::replica::marks::{Marks, Statement};
-use crate::store::system::AnnouncedBirth;
+use crate::store::system::{AnnouncedBirth, SystemKey};
 use crate::words::chain::Chain;
 use crate::words::clock::Now;
 use crate::words::id::{Dot, LeaseId, Origin, ReplicaId};
@@ -134,6 +134,18 @@ impl Replica {
     /// How concurrent writes are merged, and were.
     pub fn rules(&self) -> &RuleBook {
         &self.rules
+    }
+
+    /// The members that declared rules wait for: those that are not known to have the declaration.
+    pub fn lack_declared(&self) -> impl Iterator<Item = &Member> {
+        let declared = self.rules.declared().map(|rules| SystemKey::Rules(rules.number).encode());
+        let open = declared.and_then(|key| self.window(Keyspace::System, &key));
+        let dots: Vec<Dot> = open.into_iter().flat_map(|open| open.window.versions()).map(|v| v.dot).collect();
+        self.members().filter(move |member| {
+            let acked = self.ack_of(member.id);
+            let has = |dot: &Dot| acked.is_some_and(|vector| vector.contains(*dot));
+            !member.removed && member.id != self.identity.replica && !dots.iter().all(has)
+        })
     }
 
     /// The newest merge engine of this build.

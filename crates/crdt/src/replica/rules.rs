@@ -127,15 +127,22 @@ impl Replica {
         if self.membership.joining || !self.moves_rules() {
             return;
         }
-        if self.rules.declared().is_none() {
+        loop {
             let current = self.rules.current().clone();
-            let engine = self.membership.members.engine_of_all().filter(|engine| *engine > current.engine);
-            let Some(engine) = engine else { return };
-            self.declare_next(turn, Rules { engine, ..current });
-        }
-        let Some(number) = self.rules.declared().map(|rules| rules.number) else { return };
-        if self.window(Keyspace::System, &SystemKey::Rules(number).encode()).is_none() {
+            if self.rules.declared().is_none() {
+                let all_have = self.membership.members.engine_of_all();
+                let newer = all_have.filter(|engine| (current.engine + 1..=self.engine).contains(engine));
+                let Some(engine) = newer else { return };
+                self.declare_next(turn, Rules { engine, ..current });
+            }
+            let Some(number) = self.rules.declared().map(|rules| rules.number) else { return };
+            if self.window(Keyspace::System, &SystemKey::Rules(number).encode()).is_some() {
+                return;
+            }
             self.write_rules(turn, SystemKey::RulesUp(number), Bytes::new());
+            if self.rules.current().number != number {
+                return;
+            }
         }
     }
 }

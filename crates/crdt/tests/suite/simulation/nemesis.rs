@@ -173,8 +173,30 @@ pub fn rules_plan(seed: u64) -> Plan {
         let at = rng.random_range(0..=plan.acts.len());
         plan.acts.insert(at, (wait_ms, act));
     }
+    for _ in 0..rng.random_range(1..4) {
+        let moves = moves_amid_writes(rng, plan.founders);
+        let at = rng.random_range(0..=plan.acts.len());
+        plan.acts.splice(at..at, moves);
+    }
     plan.rules = true;
     plan
+}
+
+/// The rules move while all write, and one goes away just then: there are runs of versions of both numbers, and concurrent
+/// ones that only know of the newer.
+fn moves_amid_writes(rng: &mut SmallRng, founders: usize) -> Vec<(u64, Act)> {
+    let away = rng.random_range(0..founders);
+    let mut acts = vec![(0, Act::Mend), (1_500, Act::Declare(rng.random_range(0..founders), rng.random_range(0..4)))];
+    let mut write = |acts: &mut Vec<(u64, Act)>, count: usize| {
+        for _ in 0..count {
+            let wait_ms = [0, 1, 5, 40][rng.random_range(0..4)];
+            acts.push((wait_ms, Act::Weigh(rng.random_range(0..founders), rng.random())));
+        }
+    };
+    write(&mut acts, 10);
+    acts.push((0, Act::Cut(Cut::Alone(away))));
+    write(&mut acts, 20);
+    acts
 }
 
 /// Which faults a schedule has: few at a time, so that each is seen with and without the others.
