@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use eddy_crdt::merge::{Json, MergeOutcome, Object, Rules, Version, Window, assemble, flatten, peek_node, peek_uid};
+use eddy_crdt::merge::{
+    Json, MergeOutcome, Object, RuleBook, Rules, Version, Window, assemble, flatten, peek_node, peek_uid,
+};
 use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Live, Origin, ReplicaId, Stamp, VersionVector};
 
 use super::input::Input;
@@ -118,6 +120,7 @@ fn merges(base: &[u8], sites: &[Json]) {
     let version = |(n, json): (u64, &Json)| Version {
         dot: Dot { origin: origin(n), seq: 2 },
         stamp: Stamp::new(2 + n),
+        rules: 1,
         deps: Arc::new([first].into_iter().filter(|dot| dot.origin != origin(n)).collect::<VersionVector>()),
         kind: ChangeKind::Put { value: json.canonical().into(), lease: None, version: 2 },
         incarnation,
@@ -139,5 +142,5 @@ fn merges(base: &[u8], sites: &[Json]) {
 fn outcome<'a>(base: &Live, versions: impl Iterator<Item = &'a Version>) -> MergeOutcome {
     let mut window = Window::new(Some(base.clone()));
     versions.for_each(|version| window.add(version.clone()));
-    window.outcome(&Rules::default(), Keyspace::Client, b"/registry/pods/default/a")
+    window.outcome(&RuleBook::default(), Keyspace::Client, b"/registry/pods/default/a")
 }

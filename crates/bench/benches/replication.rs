@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use eddy_crdt::merge::{Rules, Version, Window};
+use eddy_crdt::merge::{RuleBook, Version, Window};
 use eddy_crdt::sync::Delta;
 use eddy_crdt::{
     Ack, Birth, ChangeKind, ClusterId, Command, Dot, Entry, Founder, Genesis, Identity, Incarnation, Input, Keyspace,
@@ -165,7 +165,7 @@ fn entries(c: &mut Criterion) {
         });
     });
     let window = crowd(80, 16);
-    let rules = Rules::default();
+    let rules = RuleBook::default();
     group.bench_function("80 versions of a 2 KB pod by 8 writers, each 16 behind", |b| {
         b.iter(|| window.outcome(black_box(&rules), Keyspace::Client, &key(0)));
     });
@@ -190,6 +190,7 @@ fn crowd(versions: u64, behind: u64) -> Window {
         window.add(Version {
             dot: dot(at),
             stamp: Stamp::new(at),
+            rules: 1,
             deps: Arc::new(deps),
             kind: ChangeKind::Put { value: pod(0, label, message), lease: None, version: 2 },
             incarnation,

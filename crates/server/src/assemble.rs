@@ -50,6 +50,7 @@ pub fn start_node(
     let options = Options {
         genesis: beginning,
         doubt,
+        engine: config.merge_engine,
         quota: config.quota_bytes(),
         progress_interval: match config.watch_progress_notify_interval {
             interval if interval.is_zero() => node::PROGRESS_INTERVAL_DEFAULT,
@@ -76,11 +77,12 @@ pub fn start_node(
         "opened the journal"
     );
     node.look(|replica| {
-        if let Some(flags) = config.asks_for_other_rules(replica.rules()) {
+        let cluster = replica.rules().current();
+        if let Some(flags) = config.asks_for_other_rules(cluster) {
             tracing::warn!(
-                cluster = %replica.rules(),
+                %cluster,
                 flags = %flags,
-                "the cluster was founded with other declarations about merges than the flags give: the flags do not count"
+                "the cluster has other declarations about merges than the flags give: the flags do not count"
             );
         }
     });
@@ -93,7 +95,7 @@ pub fn start_node(
 /// When the data dir is in use, damaged or of a newer format.
 pub fn load_replica(config: &Config, founded: &Founded) -> anyhow::Result<Replica> {
     let mut journal = DiskJournal::open(&config.data_dir, storage_options(config))?;
-    Ok(node::load(&mut journal, &config.data_dir.join("eddy"), founded.identity)?)
+    Ok(node::load(&mut journal, &config.data_dir.join("eddy"), founded.identity, config.merge_engine)?)
 }
 
 /// Replaces the store by a snapshot of another member.

@@ -16,7 +16,7 @@ use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
 use crate::words::value::{Incarnation, Live};
 
-use crate::merge::rules::Rules;
+use crate::merge::rules::{ENGINE, Rules};
 use crate::store::system::SystemKey;
 use crate::words::vector::VersionVector;
 
@@ -35,12 +35,20 @@ pub struct Founder {
 }
 
 /// What a cluster begins with; all founders give the same.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Genesis {
     /// The members, in any order.
     pub founders: Vec<Founder>,
     /// How concurrent writes are merged.
     pub rules: Rules,
+    /// The newest merge engine of this build: of what it says, this alone may differ between founders.
+    pub engine: u32,
+}
+
+impl Default for Genesis {
+    fn default() -> Self {
+        Self { founders: vec![], rules: Rules::default(), engine: ENGINE }
+    }
 }
 
 impl Genesis {
@@ -65,18 +73,19 @@ impl Genesis {
             let kind = ChangeKind::Put { value, lease: None, version: 1 };
             changes.push(Change::new(Keyspace::System, key.encode(), kind, own));
         };
-        set(SystemKey::Rules, self.rules.encode());
+        set(SystemKey::Rules(self.rules.number), self.rules.encode());
         for (place, founder) in self.ranked().into_iter().enumerate() {
             let mut peer_urls = founder.peer_urls.clone();
             peer_urls.sort_unstable();
             set(SystemKey::Member(founder.id), system::member_value(&peer_urls, false));
-            set(SystemKey::Attributes(founder.id), system::attributes_value(&founder.name, &[]));
+            set(SystemKey::Attributes(founder.id), system::attributes_value(&founder.name, &[], None));
             set(SystemKey::Ordinal(place as u16, founder.id), Bytes::new());
         }
         let head = EntryHead {
             dot: DOT,
             first_seq: 1,
             stamp: Stamp::default(),
+            rules: self.rules.number,
             depends: VersionVector::default(),
             previous: Chain::default(),
             resulting: None,
@@ -90,9 +99,10 @@ impl Replica {
     /// that is not on the list begins empty, as by [`Self::new`].
     pub fn found(mut identity: Identity, genesis: &Genesis) -> (Self, Effects) {
         let mut turn = Turn::new(Now::default());
-        let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (Self::new(identity), turn.effects) };
+        let empty = |identity| Self::of_engine(identity, genesis.engine);
+        let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (empty(identity), turn.effects) };
         identity.ordinal = ordinal;
-        let mut replica = Self::new(identity);
+        let mut replica = empty(identity);
         // It may have had a disk that is lost, and nobody was asked who knows.
         let space = first_space(ordinal, identity.birth, genesis.ranked().len());
         replica.state = State::empty(Revision::first_in(space));

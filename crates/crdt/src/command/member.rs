@@ -17,6 +17,8 @@ pub struct Member {
     pub ordinal: Option<u16>,
     /// Whether it is a learner.
     pub learner: bool,
+    /// The newest merge engine of its build; `None` until it has said.
+    pub engine: Option<u32>,
     /// Whether it was removed.
     pub removed: bool,
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::command::counter::CounterRule;
 use crate::command::member::Member;
 use crate::words::id::{LeaseId, ReplicaId};
 use crate::words::key::{Key, KeyRange};
@@ -310,6 +311,11 @@ pub enum Command {
         /// Where clients reach it.
         client_urls: Vec<String>,
     },
+    /// Merge by rules with these counters from now on, once all members know them.
+    Declare {
+        /// Integers that are added up instead of overwritten.
+        counters: Vec<CounterRule>,
+    },
     /// Move to the next revision space of this replica, above every revision that any member is known to have used.
     /// Everything before counts as compacted.
     Leap,
@@ -415,6 +421,11 @@ pub enum Reply {
     },
     /// To a change of the membership: the members now, in order of id.
     Members(Vec<Member>),
+    /// To a declaration: the number of the rules that are in use or will be.
+    Rules {
+        /// It.
+        number: u32,
+    },
     /// To a leap.
     Leap {
         /// The first revision of the new space.
@@ -480,4 +491,7 @@ pub enum Refusal {
     /// All revision spaces are used.
     #[error("no revision space is left")]
     SpacesExhausted,
+    /// Rules are declared that not all members have yet.
+    #[error("the rules that were declared last are not in use yet")]
+    RulesMoving,
 }

@@ -22,7 +22,8 @@ impl Chain {
         let mut hasher = Xxh3::new();
         hasher.update(self.as_bytes());
         let dot = head.dot;
-        for number in [dot.origin.replica.get(), dot.origin.birth.get(), dot.seq, head.stamp.get()] {
+        let rules = u64::from(head.rules);
+        for number in [dot.origin.replica.get(), dot.origin.birth.get(), dot.seq, head.stamp.get(), rules] {
             hasher.update(&number.to_le_bytes());
         }
         for dep in head.depends.iter() {

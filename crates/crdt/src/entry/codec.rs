@@ -82,7 +82,7 @@ pub(super) mod wire {
         pub number: u64,
         #[prost(int64, optional, tag = "2")]
         pub revision: Option<i64>,
-        /// Absent where the record holds no entry; then so are fields 4 to 6, 10 and 11.
+        /// Absent where the record holds no entry; then so are fields 4 to 6, 10, 11 and 16.
         #[prost(message, optional, tag = "3")]
         pub dot: Option<StoredDot>,
         #[prost(fixed64, tag = "4")]
@@ -108,6 +108,8 @@ pub(super) mod wire {
         pub left_out: bool,
         #[prost(uint64, optional, tag = "14")]
         pub until: Option<u64>,
+        #[prost(uint32, tag = "16")]
+        pub rules: u32,
     }
 }
 
@@ -238,6 +240,7 @@ impl Record {
             settled: self.settled,
             left_out: self.left_out,
             until: self.until,
+            rules: head.map_or(0, |head| head.rules),
         };
         seal(&wire)
     }
@@ -253,6 +256,7 @@ impl Record {
                 dot,
                 first_seq: wire.first_seq.unwrap_or(dot.seq),
                 stamp: Stamp::new(wire.stamp),
+                rules: wire.rules,
                 depends: wire.depends.iter().map(dot_from_wire).collect(),
                 previous: chain_from_wire(&wire.previous)?,
                 resulting: wire.resulting.map(|bytes| chain_from_wire(&bytes)).transpose()?,

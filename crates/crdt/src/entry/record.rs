@@ -17,6 +17,8 @@ pub struct EntryHead {
     pub first_seq: u64,
     /// Its hybrid logical time, above those of everything it depends on.
     pub stamp: Stamp,
+    /// The number of the rules by which its origin merged when it made it.
+    pub rules: u32,
     /// What its origin had applied besides its own entries, as the change since its origin's previous entry.
     pub depends: VersionVector,
     /// The chain hash of its origin's previous entry (the one before `first_seq`).

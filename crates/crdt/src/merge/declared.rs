@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use crate::command::counter::CounterRule;
 use crate::merge::object::path::{self, Path, Step};
 use crate::merge::object::replay::COUNTER_MAX;
 use crate::merge::object::schema::{Resolution, Schema, Shape};
-use crate::merge::rules::{CounterRule, Rules};
+use crate::merge::rules::Rules;
 
 /// Most counters that can be declared: every greeting names them.
 const COUNTERS_MAX: usize = 64;

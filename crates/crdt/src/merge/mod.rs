@@ -3,6 +3,7 @@
 //! The [`Window`] of a key holds its unsettled versions; its [`MergeOutcome`] says what the key is. This module is public so
 //! that tests and benches can drive it without a replica.
 
+pub(crate) mod book;
 pub(crate) mod declared;
 pub(crate) mod graph;
 pub(crate) mod object;
@@ -13,6 +14,8 @@ pub(crate) mod version;
 pub(crate) mod window;
 pub(crate) mod windows;
 
+pub use crate::command::counter::CounterRule;
+pub use book::RuleBook;
 pub use declared::{BadDeclaration, counters, prefix};
 pub use object::json::Json;
 pub use object::leaves::{assemble, flatten};
@@ -20,7 +23,7 @@ pub use object::path::Path;
 pub use object::schema::Schema;
 pub use object::{Object, peek_node, peek_uid};
 pub use outcome::{MergeOutcome, begins_anew, replaces};
-pub use rules::{CounterRule, Rules, UnknownRules};
+pub use rules::{ENGINE, Rules, UnknownRules};
 pub use version::Version;
 pub use window::{Settled, Window};
 pub use windows::{KeyWindow, Windows};

@@ -5,41 +5,48 @@ use std::fmt;
 use bytes::Bytes;
 use prost::Message;
 
+use crate::command::counter::CounterRule;
 use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
-/// The rules that this build knows. Number 1 gave a run of versions the stamp of its last one; nothing was released with it.
-pub const NUMBER: u32 = 2;
+/// The newest merge engine of this build: the code of merges, with its lists of keyed fields. Engine 1 gave a run of
+/// versions the stamp of its last one; nothing was released with it.
+pub const ENGINE: u32 = 2;
+
+/// The oldest merge engine that this build can still merge by.
+const OLDEST_ENGINE: u32 = 2;
+
+/// The number of the rules with which a cluster begins.
+pub const FIRST: u32 = 1;
 
 /// Everything a merge consults; the same on all members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// The number that names the rules, lists of keyed fields and the code.
+    /// The number that names the rules in their cluster. It counts up from [`FIRST`] when the cluster takes other ones.
     pub number: u32,
+    /// The code that merges.
+    pub engine: u32,
     /// The keys under which Kubernetes objects lie.
     pub prefix: Bytes,
     /// Integers that are added up instead of overwritten.
     pub counters: Vec<CounterRule>,
 }
 
-/// An integer field of a Kubernetes kind that is a counter: concurrent changes of it add up.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct CounterRule {
-    /// The object's `apiVersion`.
-    pub api_version: String,
-    /// The object's `kind`.
-    pub kind: String,
-    /// The field, as in `.spec.replicas`.
-    pub path: String,
-    /// A sum below this is raised to it.
-    pub minimum: Option<i64>,
-}
-
 /// Rules by which this build cannot merge. Merging by others would let replicas differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UnknownRules {
-    /// They have another number.
-    #[error("the cluster merges by rules number {0}, this build by number {NUMBER}: use a build that knows both")]
-    Number(u32),
+    /// They need another engine.
+    #[error(
+        "the cluster merges by rules number {number}, which need merge engine {engine}; this build has engine {newest}: \
+         use a build that has both"
+    )]
+    Engine {
+        /// Their number.
+        number: u32,
+        /// The engine they need.
+        engine: u32,
+        /// The newest one of this build.
+        newest: u32,
+    },
     /// They cannot be read.
     #[error("the rules by which the cluster merges cannot be read")]
     Unreadable,
@@ -49,7 +56,7 @@ impl UnknownRules {
     /// Their number, if it can be read.
     pub fn number(self) -> Option<u32> {
         match self {
-            Self::Number(number) => Some(number),
+            Self::Engine { number, .. } => Some(number),
             Self::Unreadable => None,
         }
     }
@@ -57,15 +64,7 @@ impl UnknownRules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { number: NUMBER, prefix: Bytes::from_static(KUBERNETES_PREFIX), counters: vec![] }
-    }
-}
-
-/// As it is declared: `apps/v1/Deployment:.spec.replicas:min=0`.
-impl fmt::Display for CounterRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}:{}", self.api_version, self.kind, self.path)?;
-        self.minimum.map_or(Ok(()), |minimum| write!(f, ":min={minimum}"))
+        Self { number: FIRST, engine: ENGINE, prefix: Bytes::from_static(KUBERNETES_PREFIX), counters: vec![] }
     }
 }
 
@@ -79,8 +78,8 @@ impl fmt::Display for Rules {
 }
 
 impl Rules {
-    /// Whether both are of one founding: what the founders chose never changes.
-    pub fn is_founded_like(&self, other: &Self) -> bool {
+    /// Whether both say the same of merges but for the engine.
+    pub fn is_declared_like(&self, other: &Self) -> bool {
         self.prefix == other.prefix && self.counters == other.counters
     }
 
@@ -94,12 +93,14 @@ impl Rules {
         keyspace == Keyspace::Client && key.starts_with(&self.prefix)
     }
 
-    /// Whether this build can merge by the rules of that number.
+    /// Whether a build whose newest engine is `newest` can merge by these rules.
     ///
     /// # Errors
-    /// When it does not know them.
-    pub fn check(number: u32) -> Result<(), UnknownRules> {
-        if number == NUMBER { Ok(()) } else { Err(UnknownRules::Number(number)) }
+    /// When it has not the engine that they need.
+    pub fn check(&self, newest: u32) -> Result<(), UnknownRules> {
+        let Self { number, engine, .. } = *self;
+        let is_known = (OLDEST_ENGINE..=newest).contains(&engine) && number >= FIRST;
+        if is_known { Ok(()) } else { Err(UnknownRules::Engine { number, engine, newest }) }
     }
 
     /// The rules as the value of their system key.
@@ -110,21 +111,22 @@ impl Rules {
             path: counter.path.clone(),
             minimum: counter.minimum,
         });
-        let rules = wire::Rules { number: self.number, prefix: self.prefix.clone(), counters: counters.collect() };
+        let Self { number, engine, .. } = *self;
+        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters: counters.collect() };
         rules.encode_to_vec().into()
     }
 
-    /// Reads them back.
+    /// Reads them back, for a build whose newest engine is `newest`.
     ///
     /// # Errors
-    /// When they are none, or of a number that this build does not know.
-    pub fn decode(value: &[u8]) -> Result<Self, UnknownRules> {
+    /// When they are none, or need an engine that the build has not.
+    pub fn decode(value: &[u8], newest: u32) -> Result<Self, UnknownRules> {
         let rules = Self::read(value).ok_or(UnknownRules::Unreadable)?;
-        Self::check(rules.number)?;
+        rules.check(newest)?;
         Ok(rules)
     }
 
-    /// Reads rules of any number; `None` when they are none.
+    /// Reads rules of any engine; `None` when they are none.
     pub fn read(value: &[u8]) -> Option<Self> {
         let rules = wire::Rules::decode(value).ok()?;
         let counters = rules.counters.into_iter().map(|counter| CounterRule {
@@ -133,7 +135,8 @@ impl Rules {
             path: counter.path,
             minimum: counter.minimum,
         });
-        Some(Self { number: rules.number, prefix: rules.prefix, counters: counters.collect() })
+        let counters = counters.collect();
+        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters })
     }
 }
 
@@ -149,6 +152,8 @@ mod wire {
         pub prefix: Bytes,
         #[prost(message, repeated, tag = "3")]
         pub counters: Vec<Counter>,
+        #[prost(uint32, tag = "4")]
+        pub engine: u32,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -177,12 +182,13 @@ mod tests {
             minimum: Some(0),
         };
         let rules = Rules { counters: vec![counter], ..Rules::default() };
-        assert_eq!(Rules::decode(&rules.encode()), Ok(rules.clone()));
-        assert_eq!(
-            Rules::decode(&Rules { number: NUMBER + 1, ..rules }.encode()),
-            Err(UnknownRules::Number(NUMBER + 1))
-        );
-        assert_eq!(Rules::decode(b""), Err(UnknownRules::Number(0)));
-        assert_eq!(Rules::decode(b"\xff"), Err(UnknownRules::Unreadable));
+        assert_eq!(Rules::decode(&rules.encode(), ENGINE), Ok(rules.clone()));
+        let newer = Rules { number: 7, engine: ENGINE + 1, ..rules };
+        let unknown = UnknownRules::Engine { number: 7, engine: ENGINE + 1, newest: ENGINE };
+        assert_eq!(Rules::decode(&newer.encode(), ENGINE), Err(unknown));
+        assert_eq!(Rules::decode(&newer.encode(), ENGINE + 1), Ok(newer));
+        let none = UnknownRules::Engine { number: 0, engine: 0, newest: ENGINE };
+        assert_eq!(Rules::decode(b"", ENGINE), Err(none));
+        assert_eq!(Rules::decode(b"\xff", ENGINE), Err(UnknownRules::Unreadable));
     }
 }

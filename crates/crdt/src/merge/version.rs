@@ -17,6 +17,8 @@ pub struct Version {
     pub dot: Dot,
     /// That entry's stamp.
     pub stamp: Stamp,
+    /// The number of the rules by which its writer merged: the highest in its past.
+    pub rules: u32,
     /// All that its origin had applied besides its own entries.
     pub deps: Arc<VersionVector>,
     /// What was done to the key.

@@ -7,9 +7,10 @@
 //! one always has several heads.
 
 use crate::entry::ChangeKind;
+use crate::merge::book::RuleBook;
 use crate::merge::graph::{self, Graph};
 use crate::merge::outcome::{self, MergeOutcome};
-use crate::merge::rules::Rules;
+use crate::merge::rules::FIRST;
 use crate::merge::runs;
 use crate::merge::version::{Version, heads};
 use crate::words::id::Dot;
@@ -75,8 +76,8 @@ impl Window {
     }
 
     /// What the key is: a function of the versions alone.
-    pub fn outcome(&self, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> MergeOutcome {
-        self.outcome_of(self.segments.len(), rules, keyspace, key)
+    pub fn outcome(&self, book: &RuleBook, keyspace: Keyspace, key: &[u8]) -> MergeOutcome {
+        self.outcome_of(self.segments.len(), book, keyspace, key)
     }
 
     /// Folds a causal prefix into the base: the largest one that lies under the floor, that all other versions descend
@@ -84,7 +85,7 @@ impl Window {
     pub fn settle(
         &mut self,
         floor: &VersionVector,
-        rules: &Rules,
+        book: &RuleBook,
         keyspace: Keyspace,
         key: &[u8],
         may_end: impl Fn(Dot) -> bool,
@@ -93,7 +94,7 @@ impl Window {
         if count == 0 {
             return Settled::default();
         }
-        let base = self.outcome_of(count, rules, keyspace, key).live;
+        let base = self.outcome_of(count, book, keyspace, key).live;
         self.fold(count, base)
     }
 
@@ -134,22 +135,44 @@ impl Window {
     /// several wrote at the same time. A run keeps its last version, its last delete, and the versions that hold
     /// the last edit of a leaf. The delete tells what it killed. No outcome changes. Returns what was taken out, in
     /// order.
+    ///
+    /// Versions that are still to come have rules number `lowest` or a higher one. So what goes must be silent by all rules
+    /// by which its segment may be merged yet. What stands for a version has the same number, so that the lowest one of
+    /// the segment stays.
     pub fn drop_middles(
         &mut self,
-        rules: &Rules,
+        book: &RuleBook,
+        lowest: u32,
         keyspace: Keyspace,
         key: &[u8],
         droppable: impl Fn(&Version, &Version) -> bool,
     ) -> Vec<Dot> {
         let all: Vec<&Version> = self.versions.iter().collect();
         let graph = Graph::of(&all);
+        let droppable = |version: &Version, next: &Version| version.rules == next.rules && droppable(version, next);
         let next_deletes = graph::next_deletes(&graph, &all);
         let stands = |at: usize, later: usize| {
             let kills_again = || next_deletes[at].is_some_and(|again| droppable(all[at], all[again]));
             droppable(all[at], all[later]) && (all[at].kind != ChangeKind::Delete || kills_again())
         };
-        let gone: Vec<bool> = match rules.is_kubernetes(keyspace, key) {
-            true => runs::silent_of_key(&graph, &all, self.base.as_ref(), rules, stands),
+        let gone: Vec<bool> = match book.current().is_kubernetes(keyspace, key) {
+            true => {
+                let numbers = || all.iter().map(|version| version.rules);
+                let lowest = numbers().min().map_or(lowest, |number| number.min(lowest));
+                let highest = numbers().max().unwrap_or(lowest);
+                let mut gone = vec![true; all.len()];
+                loop {
+                    let before = gone.clone();
+                    for number in lowest..=highest {
+                        let base = self.base.as_ref();
+                        let stands = |at: usize, later: usize| gone[at] && stands(at, later);
+                        gone = runs::silent_of_key(&graph, &all, base, book.of(number), stands);
+                    }
+                    if lowest == highest || gone == before {
+                        break gone;
+                    }
+                }
+            }
             false => {
                 let goes = |at: usize| graph.continuation(at).is_some_and(|next| stands(at, next));
                 let middles: Vec<bool> = (0..all.len()).map(goes).collect();
@@ -182,7 +205,7 @@ impl Window {
     }
 
     /// The outcome of the first `count` segments.
-    fn outcome_of(&self, count: usize, rules: &Rules, keyspace: Keyspace, key: &[u8]) -> MergeOutcome {
+    fn outcome_of(&self, count: usize, book: &RuleBook, keyspace: Keyspace, key: &[u8]) -> MergeOutcome {
         // A segment of one version does not look at what is below it: start at the last such one.
         let start = (0..count).rev().find(|&i| self.segment(i).len() == 1);
         let mut outcome = match start {
@@ -190,7 +213,9 @@ impl Window {
             None => MergeOutcome::fast_forward(self.base.clone()),
         };
         for i in start.map_or(0, |i| i + 1)..count {
-            outcome = outcome::merge(outcome.live.as_ref(), &self.versions[self.segment(i)], rules, keyspace, key);
+            let versions = &self.versions[self.segment(i)];
+            let number = versions.iter().map(|version| version.rules).min().unwrap_or(FIRST);
+            outcome = outcome::merge(outcome.live.as_ref(), versions, book.of(number), keyspace, key);
         }
         outcome
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::merge::rules::Rules;
+use crate::merge::book::RuleBook;
 use crate::merge::version::Version;
 use crate::merge::window::{Settled, Window};
 use crate::store::state::Recorded;
@@ -141,10 +141,10 @@ impl Windows {
         keyspace: Keyspace,
         key: &[u8],
         floor: &VersionVector,
-        rules: &Rules,
+        book: &RuleBook,
     ) -> (Option<u64>, bool) {
         self.settle_by(keyspace, key, floor, |open| {
-            open.settle_to(|window, may_end| window.settle(floor, rules, keyspace, key, may_end))
+            open.settle_to(|window, may_end| window.settle(floor, book, keyspace, key, may_end))
         })
     }
 
@@ -218,11 +218,12 @@ impl Windows {
         &mut self,
         keyspace: Keyspace,
         key: &[u8],
-        rules: &Rules,
+        book: &RuleBook,
+        lowest: u32,
         droppable: impl Fn(&Version, &Version) -> bool,
     ) -> Vec<Dot> {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return vec![] };
-        let dropped = open.window.drop_middles(rules, keyspace, key, droppable);
+        let dropped = open.window.drop_middles(book, lowest, keyspace, key, droppable);
         open.numbers.retain(|(dot, _)| !dropped.contains(dot));
         dropped
     }

@@ -87,6 +87,7 @@ impl Replica {
     /// Takes what may leave out of the window.
     fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
         let ends = self.unsettled_ends();
+        let lowest = self.lowest_to_come();
         let Self { identity, membership, marks, origins, replication, rules, .. } = self;
         let Some(replication) = replication else { return vec![] };
         let (acks, members) = (&membership.acks, &membership.members);
@@ -106,7 +107,7 @@ impl Replica {
         let may_leave = |version: &Version, successor: &Version| {
             log.may_leave_out(version.dot) && is_needless(&known, marks, &ends, version, successor)
         };
-        replication.windows.drop_middles(keyspace, key, rules, may_leave)
+        replication.windows.drop_middles(keyspace, key, rules, lowest, may_leave)
     }
 
     /// The ends of births, and removals of members, that are not settled. What an ended birth told a member alone is not

@@ -50,7 +50,7 @@ impl Replica {
         let revision = self.state.revision.next();
         let own = Incarnation { stamp, dot };
         let place = TxnSlot { now: turn.now, revision, number: self.journal.next_number, own };
-        let rules = &self.rules;
+        let rules = self.rules.current();
         let begins_anew =
             |key: &[u8], before: &[u8], after: &[u8]| outcome::begins_anew(rules, Keyspace::Client, key, before, after);
         let begins_anew: Option<BeginsAnew<'_>> = if self.replication.is_some() { Some(&begins_anew) } else { None };
@@ -89,9 +89,10 @@ impl Replica {
     /// Names an entry of its own, and adds it to what was applied.
     fn name(&mut self, dot: Dot, stamp: Stamp, changes: &[Change]) -> EntryHead {
         let origins = &mut self.origins;
+        let rules = self.rules.current().number;
         let (previous, depends) = (origins.own.chain, std::mem::take(&mut origins.fresh));
         origins.own.depend(&depends);
-        let head = EntryHead { dot, first_seq: dot.seq, stamp, depends, previous, resulting: None };
+        let head = EntryHead { dot, first_seq: dot.seq, stamp, rules, depends, previous, resulting: None };
         origins.own.chain = previous.extend(&head, changes);
         origins.vector.advance(dot);
         head
@@ -110,6 +111,7 @@ impl Replica {
             let version = Version {
                 dot,
                 stamp,
+                rules: entry.head.rules,
                 deps: Arc::clone(&deps),
                 kind: change.kind.clone(),
                 incarnation: change.incarnation,

@@ -76,7 +76,7 @@ impl Members {
                 Some(SystemKey::Attributes(id)) => {
                     let value = AttributesValue::decode(&value.value[..]).unwrap_or_default();
                     let member = read.member(id);
-                    (member.name, member.client_urls) = (value.name, value.client_urls);
+                    (member.name, member.client_urls, member.engine) = (value.name, value.client_urls, value.engine);
                 }
                 Some(SystemKey::Removed(id)) => {
                     read.member(id).removed = true;
@@ -94,7 +94,8 @@ impl Members {
                 Some(SystemKey::Birth(id)) => {
                     read.births.insert(id, AnnouncedBirth::decode(&value.value));
                 }
-                Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules) | None => {}
+                Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules(_) | SystemKey::RulesUp(_))
+                | None => {}
             }
         }
         // Of two that use the same ordinal the one with the smaller id keeps it.
@@ -117,6 +118,7 @@ impl Members {
             client_urls: vec![],
             ordinal: None,
             learner: false,
+            engine: None,
             removed: false,
         })
     }
@@ -139,6 +141,12 @@ impl Members {
     /// Whether that one was removed.
     pub fn is_removed(&self, id: ReplicaId) -> bool {
         self.removals.contains_key(&id)
+    }
+
+    /// The newest merge engine that all present members have; `None` while one of them has not said.
+    pub fn engine_of_all(&self) -> Option<u32> {
+        let present = self.members.values().filter(|member| !member.removed);
+        present.map(|member| member.engine).min().flatten()
     }
 
     /// The entry that removed that one.

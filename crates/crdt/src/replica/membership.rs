@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
+use crate::command::member::Member;
 use crate::command::notice::Notice;
 use crate::command::op::{Refusal, Reply};
 use crate::entry::Change;
-use crate::merge::rules::Rules;
 use crate::replica::Replica;
 use crate::replica::members::{self, Members};
 use crate::replica::turn::Turn;
@@ -99,9 +99,10 @@ impl Replica {
         let id = self.identity.replica;
         self.present(id)?;
         let client_urls = sorted(client_urls);
-        let published = self.membership.members.get(id).is_some_and(|m| m.name == name && m.client_urls == client_urls);
-        if !published {
-            let value = system::attributes_value(&name, &client_urls);
+        let engine = Some(self.engine);
+        let is_so = |m: &Member| m.name == name && m.client_urls == client_urls && m.engine == engine;
+        if !self.membership.members.get(id).is_some_and(is_so) {
+            let value = system::attributes_value(&name, &client_urls, engine);
             self.transact(turn, |transaction| transaction.write_system(SystemKey::Attributes(id), value));
         }
         self.members_changed(turn)
@@ -158,13 +159,7 @@ impl Replica {
                 SystemKey::Alarm(alarm) => {
                     self.state.alarms.remove(&alarm);
                 }
-                SystemKey::Rules => {
-                    // A peer whose rules this build does not know is refused, so these are known.
-                    if let Some(Ok(rules)) = value.map(|value| Rules::decode(value)) {
-                        self.state.local = rules.local_keys();
-                        self.rules = rules.into();
-                    }
-                }
+                SystemKey::Rules(_) | SystemKey::RulesUp(_) => self.follow_rules(&change.key),
                 _ => {}
             }
         }
@@ -197,6 +192,13 @@ impl Replica {
         if self.membership.members.announced_space(id).is_some() {
             // Of two lives of a member, the older one may have announced its space later.
             self.announce_space(turn);
+        }
+        let Some(member) = self.membership.members.get(id) else { return };
+        if member.engine.is_some_and(|engine| engine != self.engine) {
+            // Another life of it ran another build.
+            let value = system::attributes_value(&member.name, &member.client_urls, Some(self.engine));
+            self.transact(turn, |transaction| transaction.write_system(SystemKey::Attributes(id), value));
+            self.set_members(Members::read(&self.state.system));
         }
         let Some(member) = self.membership.members.get(id) else { return };
         match member.ordinal {

@@ -16,6 +16,7 @@ pub(crate) mod query;
 mod rebirth;
 pub(crate) mod remote;
 pub(crate) mod replication;
+pub(crate) mod rules;
 mod settle;
 pub(crate) mod spaces;
 mod step;
@@ -31,7 +32,8 @@ use crate::command::notice::MergeReport;
 use crate::command::op::{RangeOp, RangeReply, Refusal, Txn, TxnReply};
 use crate::command::tally::Tally;
 use crate::entry::Head;
-use crate::merge::rules::Rules;
+use crate::merge::book::RuleBook;
+use crate::merge::rules::ENGINE;
 use crate::replica::journal::Journal;
 use crate::replica::marks::Marks;
 use crate::replica::members::Membership;
@@ -86,7 +88,9 @@ pub struct Replica {
     pub(crate) journal: Journal,
     pub(crate) clock: Clock,
     /// How concurrent versions are merged.
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) rules: Arc<RuleBook>,
+    /// The newest merge engine of this build.
+    pub(crate) engine: u32,
     /// Which entries it has applied, by their origins.
     pub(crate) origins: Origins,
     /// The members of the cluster, and what they have on disk.
@@ -104,12 +108,18 @@ pub struct Replica {
 impl Replica {
     /// An empty replica that belongs to no cluster yet: alone until it is founded, or has a snapshot.
     pub fn new(identity: Identity) -> Self {
+        Self::of_engine(identity, ENGINE)
+    }
+
+    /// The same for a build whose newest merge engine is that one.
+    pub fn of_engine(identity: Identity, engine: u32) -> Self {
         Self {
             identity,
             state: State::empty(Revision::first_of(identity.ordinal)),
             journal: Journal::default(),
             clock: Clock::default(),
             rules: Arc::default(),
+            engine,
             origins: Origins::default(),
             membership: Membership::default(),
             replication: None,

@@ -9,12 +9,12 @@ use crate::command::member::Member;
 use crate::command::notice::MergeReport;
 use crate::command::op::{Alarm, LeaseStatus};
 use crate::entry::{ChangeKind, Entry};
-use crate::merge::rules::Rules;
+use crate::merge::book::RuleBook;
 use crate::merge::windows::{KeyWindow, Windows};
 use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::replica::marks::{Marks, Statement};
-use crate::store::system::AnnouncedBirth;
+use crate::store::system::{AnnouncedBirth, SystemKey};
 use crate::words::chain::Chain;
 use crate::words::clock::Now;
 use crate::words::id::{Dot, LeaseId, Origin, ReplicaId};
@@ -131,9 +131,26 @@ impl Replica {
         self.replication.as_ref().map(|replication| &replication.log)
     }
 
-    /// How concurrent writes are merged.
-    pub fn rules(&self) -> &Rules {
+    /// How concurrent writes are merged, and were.
+    pub fn rules(&self) -> &RuleBook {
         &self.rules
+    }
+
+    /// The members that declared rules wait for: those that are not known to have the declaration.
+    pub fn lack_declared(&self) -> impl Iterator<Item = &Member> {
+        let declared = self.rules.declared().map(|rules| SystemKey::Rules(rules.number).encode());
+        let open = declared.and_then(|key| self.window(Keyspace::System, &key));
+        let dots: Vec<Dot> = open.into_iter().flat_map(|open| open.window.versions()).map(|v| v.dot).collect();
+        self.members().filter(move |member| {
+            let acked = self.ack_of(member.id);
+            let has = |dot: &Dot| acked.is_some_and(|vector| vector.contains(*dot));
+            !member.removed && member.id != self.identity.replica && !dots.iter().all(has)
+        })
+    }
+
+    /// The newest merge engine of this build.
+    pub fn engine(&self) -> u32 {
+        self.engine
     }
 
     /// The newest merges that decided something, oldest first.

@@ -23,6 +23,8 @@ struct Ahead {
     origins: BTreeMap<Origin, (u64, OriginState)>,
     /// Members that the step adds.
     members: BTreeSet<ReplicaId>,
+    /// The numbers of the rules that the step declares.
+    rules: BTreeSet<u32>,
 }
 
 impl Replica {
@@ -102,7 +104,8 @@ impl Replica {
     pub(crate) fn admit_among(&self, from: ReplicaId, entry: &Entry, reached: &VersionVector) -> Result<(), Notice> {
         let origin = entry.head.dot.origin;
         let state = self.origins.others.get(&origin).cloned().unwrap_or_default();
-        self.admit_after(from, entry, reached, self.origins.vector.get(origin), &state, false)
+        self.admit_after(from, entry, reached, self.origins.vector.get(origin), &state, false)?;
+        self.admit_rules(from, entry, &BTreeSet::new())
     }
 
     /// Whether unknown entries may be applied as one step. What they depend on may be among them, in any order.
@@ -111,6 +114,7 @@ impl Replica {
         for entry in entries {
             ahead.reached.advance(entry.head.dot);
             ahead.members.extend(entry.changes.iter().filter_map(added_member));
+            ahead.rules.extend(entry.changes.iter().filter_map(declared_rules));
         }
         for entry in entries {
             let origin = entry.head.dot.origin;
@@ -119,11 +123,19 @@ impl Replica {
                 (self.origins.vector.get(origin), state)
             });
             self.admit_after(from, entry, &ahead.reached, *known, state, ahead.members.contains(&origin.replica))?;
+            self.admit_rules(from, entry, &ahead.rules)?;
             *known = entry.head.dot.seq;
             state.depend(&entry.head.depends);
             state.chain = state.chain.extend(&entry.head, &entry.changes);
         }
         Ok(())
+    }
+
+    /// Whether the rules are known by which an entry's origin merged, here or from the step that it is part of.
+    fn admit_rules(&self, from: ReplicaId, entry: &Entry, declared: &BTreeSet<u32>) -> Result<(), Notice> {
+        let (dot, number) = (entry.head.dot, entry.head.rules);
+        let is_known = self.rules.knows(number) || declared.contains(&number);
+        if is_known { Ok(()) } else { Err(Notice::UnknownRules { dot, from, number: Some(number) }) }
     }
 
     /// Whether an entry may be applied where all up to `reached` is applied. Its origin's entries up to `known` are, which
@@ -149,7 +161,7 @@ impl Replica {
         if entry.changes.iter().any(|change| change.key.is_empty() || change.local) || origin == Origin::GENESIS {
             return Err(Notice::Malformed { dot, from });
         }
-        if let Some(error) = entry.changes.iter().find_map(unknown_rules) {
+        if let Some(error) = entry.changes.iter().find_map(|change| unknown_rules(change, self.engine)) {
             return Err(Notice::UnknownRules { dot, from, number: error.number() });
         }
         if origin == self.identity.origin() {
@@ -198,12 +210,28 @@ impl Replica {
     }
 }
 
-/// Why this build cannot merge by the rules that a change sets.
-pub(crate) fn unknown_rules(change: &Change) -> Option<UnknownRules> {
-    match &change.kind {
-        _ if change.keyspace != Keyspace::System || SystemKey::decode(&change.key) != Some(SystemKey::Rules) => None,
-        ChangeKind::Put { value, .. } => Rules::decode(value).err(),
-        ChangeKind::Delete | ChangeKind::Expire => Some(UnknownRules::Unreadable),
+/// Why a build with that engine cannot merge by the rules that a change declares.
+pub(crate) fn unknown_rules(change: &Change, engine: u32) -> Option<UnknownRules> {
+    if change.keyspace != Keyspace::System {
+        return None;
+    }
+    match (SystemKey::decode(&change.key)?, &change.kind) {
+        (SystemKey::Rules(number), ChangeKind::Put { value, .. }) => match Rules::decode(value, engine) {
+            Ok(rules) => (rules.number != number).then_some(UnknownRules::Unreadable),
+            Err(error) => Some(error),
+        },
+        (SystemKey::Rules(_) | SystemKey::RulesUp(_), ChangeKind::Delete | ChangeKind::Expire) => {
+            Some(UnknownRules::Unreadable)
+        }
+        _ => None,
+    }
+}
+
+/// The number of the rules that a change declares, if it is such a change.
+fn declared_rules(change: &Change) -> Option<u32> {
+    match SystemKey::decode(&change.key) {
+        Some(SystemKey::Rules(number)) if change.keyspace == Keyspace::System => Some(number),
+        _ => None,
     }
 }
 

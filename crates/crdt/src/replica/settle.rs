@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::entry::OriginHead;
+use crate::merge::book::RuleBook;
 use crate::replica::Replica;
 use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
@@ -50,8 +51,13 @@ impl Replica {
         self.leave_what_was_heard();
     }
 
-    /// Moves the floor as far as acknowledgements allow, and settles what lies under it.
+    /// Moves the floor as far as acknowledgements allow, settles what lies under it, and does what waited for that.
     pub(crate) fn advance(&mut self, turn: &mut Turn) {
+        self.advance_floor(turn);
+        self.move_rules(turn);
+    }
+
+    fn advance_floor(&mut self, turn: &mut Turn) {
         let Some(replication) = &mut self.replication else { return };
         if replication.hold_until_ms.is_some_and(|until_ms| turn.now.mono_ms < until_ms) {
             return;
@@ -128,7 +134,7 @@ impl Replica {
 impl Replication {
     /// Settles the windows of keys that entries under the floor have changed. Tells the records that no window rests on any
     /// more.
-    fn settle_windows(&mut self, grown: &[Growth], rules: &crate::merge::rules::Rules) -> Vec<u64> {
+    fn settle_windows(&mut self, grown: &[Growth], book: &RuleBook) -> Vec<u64> {
         let mut touched: BTreeSet<(Keyspace, Key)> = std::mem::take(&mut self.lingering);
         for (origin, before, after) in grown {
             let covered = self.log.of(*origin, before + 1).take_while(|logged| logged.entry.head.dot.seq <= *after);
@@ -138,7 +144,7 @@ impl Replication {
         }
         let mut released = vec![];
         for (keyspace, key) in touched {
-            let (record, lingers) = self.windows.settle(keyspace, &key, &self.floor, rules);
+            let (record, lingers) = self.windows.settle(keyspace, &key, &self.floor, book);
             released.extend(record);
             if lingers {
                 self.lingering.insert((keyspace, key));

@@ -231,6 +231,7 @@ impl Replica {
             let version = Version {
                 dot,
                 stamp,
+                rules: entry.head.rules,
                 deps: Arc::clone(&deps),
                 kind: change.kind.clone(),
                 incarnation: change.incarnation,
@@ -260,6 +261,7 @@ impl Replica {
         if plan.step != KeyStep::Nothing {
             self.state.set_system(&key, live, number);
             taken.note(place.change, live, Applied { sub: 0, create_revision: None, later: false });
+            self.follow_rules(&key);
         }
         step.system.insert(key, plan.rests_on(number));
     }
@@ -274,7 +276,7 @@ impl Replica {
         let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
         let key_step = match self.revives(turn, change, before.as_ref(), &outcome) {
             true => KeyStep::Nothing,
-            false => KeyStep::between(&rules, change, before.as_ref(), &outcome),
+            false => KeyStep::between(rules.current(), change, before.as_ref(), &outcome),
         };
         self.report_merge(turn, step.taken[place.entry].head.dot, change, key_step, &outcome);
         Some(Planned { place, outcome, step: key_step, number_before })

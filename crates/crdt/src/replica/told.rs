@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::command::notice::{GivenUp, Part};
-use crate::merge::rules::Rules;
+use crate::merge::book::RuleBook;
 use crate::merge::window::Window;
 use crate::merge::windows::Windows;
 use crate::words::id::Dot;
@@ -41,11 +41,11 @@ impl Told {
         key: &Key,
         given_up: &[GivenUp],
         windows: &Windows,
-        rules: &Rules,
+        book: &RuleBook,
     ) -> Vec<GivenUp> {
         let place = (keyspace, key.clone());
         if !self.losses.contains_key(&place) {
-            let known = self.losses_before(keyspace, key, windows, rules);
+            let known = self.losses_before(keyspace, key, windows, book);
             self.count += known.len();
             self.losses.insert(place.clone(), known);
         }
@@ -68,7 +68,13 @@ impl Told {
     }
 
     /// The losses that the key's window had before the restart: they were told then, whatever stands there since.
-    fn losses_before(&self, keyspace: Keyspace, key: &[u8], windows: &Windows, rules: &Rules) -> BTreeSet<(Dot, u64)> {
+    fn losses_before(
+        &self,
+        keyspace: Keyspace,
+        key: &[u8],
+        windows: &Windows,
+        book: &RuleBook,
+    ) -> BTreeSet<(Dot, u64)> {
         let Some(open) = windows.get(keyspace, key) else { return BTreeSet::new() };
         let versions = || open.window.versions().iter().filter(|version| self.before.contains(version.dot));
         if versions().nth(1).is_none() {
@@ -76,7 +82,7 @@ impl Told {
         }
         let mut window = Window::new(open.window.base().cloned());
         versions().for_each(|version| window.add(version.clone()));
-        let given_up = window.outcome(rules, keyspace, key).given_up;
+        let given_up = window.outcome(book, keyspace, key).given_up;
         given_up.iter().map(|given| (given.dot, hash(&given.part))).collect()
     }
 
@@ -121,7 +127,7 @@ mod tests {
         let (mut told, windows) = (Told::default(), Windows::default());
         let mut news = |seq, field: &str| {
             let key = Key::copy_from_slice(b"k");
-            (told.news(Keyspace::Client, &key, &[loss(seq, field)], &windows, &Rules::default()).len(), told.len())
+            (told.news(Keyspace::Client, &key, &[loss(seq, field)], &windows, &RuleBook::default()).len(), told.len())
         };
         assert_eq!([news(1, ".a"), news(1, ".a"), news(1, ".b"), news(2, ".a")], [(1, 1), (0, 1), (1, 2), (1, 3)]);
         let most = (3..10_000).map(|seq| news(seq, ".a").1).max();

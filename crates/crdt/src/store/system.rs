@@ -23,7 +23,7 @@ pub enum SystemKey {
     Alarm(Alarm),
     /// A member: peer URLs, and whether it is a learner. Stays when the member is removed.
     Member(ReplicaId),
-    /// What a member says of itself: name and client URLs.
+    /// What a member says of itself: name, client URLs, and the newest merge engine of its build.
     Attributes(ReplicaId),
     /// A member was removed; the value is empty.
     Removed(ReplicaId),
@@ -33,8 +33,10 @@ pub enum SystemKey {
     Space(ReplicaId),
     /// The birth under which a member goes on. The member that gave it a snapshot sets it.
     Birth(ReplicaId),
-    /// The rules that merges follow.
-    Rules,
+    /// The rules of merging of that number.
+    Rules(u32),
+    /// The rules of that number are in use; the value is empty.
+    RulesUp(u32),
 }
 
 const LEASE: u8 = b'l';
@@ -46,6 +48,7 @@ const ORDINAL: u8 = b'o';
 const SPACE: u8 = b's';
 const BIRTH: u8 = b'b';
 const RULES: u8 = b'R';
+const RULES_UP: u8 = b'U';
 
 impl SystemKey {
     /// The key's bytes.
@@ -75,7 +78,14 @@ impl SystemKey {
             }
             Self::Space(id) => of_member(&mut key, SPACE, *id),
             Self::Birth(id) => of_member(&mut key, BIRTH, *id),
-            Self::Rules => key.put_u8(RULES),
+            Self::Rules(number) => {
+                key.put_u8(RULES);
+                key.put_u32(*number);
+            }
+            Self::RulesUp(number) => {
+                key.put_u8(RULES_UP);
+                key.put_u32(*number);
+            }
         }
         key.freeze()
     }
@@ -106,7 +116,8 @@ impl SystemKey {
                 let member = ReplicaId::new(u64::from_be_bytes(member.try_into().ok()?));
                 Some(Self::Ordinal(u16::from_be_bytes(ordinal.try_into().ok()?), member))
             }
-            (RULES, 0) => Some(Self::Rules),
+            (RULES, 4) => Some(Self::Rules(u32::from_be_bytes(rest.try_into().ok()?))),
+            (RULES_UP, 4) => Some(Self::RulesUp(u32::from_be_bytes(rest.try_into().ok()?))),
             _ => None,
         }
     }
@@ -154,6 +165,8 @@ pub(crate) struct AttributesValue {
     pub(crate) name: String,
     #[prost(string, repeated, tag = "2")]
     pub(crate) client_urls: Vec<String>,
+    #[prost(uint32, optional, tag = "3")]
+    pub(crate) engine: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -201,8 +214,8 @@ pub fn member_value(peer_urls: &[String], learner: bool) -> Bytes {
 }
 
 /// The value of [`SystemKey::Attributes`].
-pub fn attributes_value(name: &str, client_urls: &[String]) -> Bytes {
-    AttributesValue { name: name.to_owned(), client_urls: client_urls.to_vec() }.encode_to_vec().into()
+pub fn attributes_value(name: &str, client_urls: &[String], engine: Option<u32>) -> Bytes {
+    AttributesValue { name: name.to_owned(), client_urls: client_urls.to_vec(), engine }.encode_to_vec().into()
 }
 
 /// The value of [`SystemKey::Space`].
@@ -245,7 +258,8 @@ mod tests {
             SystemKey::Ordinal(4095, member),
             SystemKey::Space(member),
             SystemKey::Birth(member),
-            SystemKey::Rules,
+            SystemKey::Rules(1),
+            SystemKey::RulesUp(u32::MAX),
         ] {
             assert_eq!(SystemKey::decode(&key.encode()), Some(key));
         }

@@ -68,6 +68,7 @@ pub fn encode(entry: &Entry, mut base_of: impl FnMut(&Change) -> Option<Bytes>) 
         previous: Bytes::copy_from_slice(head.previous.as_bytes()),
         changes,
         resulting: head.resulting.map(|chain| Bytes::copy_from_slice(chain.as_bytes())),
+        rules: head.rules,
     };
     Encoded { bytes: wire.encode_to_vec().into(), deltas, saved }
 }
@@ -122,6 +123,7 @@ pub fn decode(bytes: Bytes) -> Result<Received, DecodeError> {
         dot: Dot { origin, seq: wire.seq },
         first_seq: wire.first_seq.unwrap_or(wire.seq),
         stamp: Stamp::new(wire.stamp),
+        rules: wire.rules,
         depends: wire.depends.iter().map(WireDot::get).collect(),
         previous: Chain::from_wire(&wire.previous).ok_or(DecodeError::Field("chain hash"))?,
         resulting: match &wire.resulting {

@@ -62,8 +62,10 @@ pub struct Hello {
     pub doubtful: bool,
     /// Its newest revision, which tells the revision space it uses.
     pub revision: Revision,
-    /// The rules of merging that its cluster follows, whether this build knows their number or not.
+    /// The newest rules of merging that it knows of, in use or declared, whether this build has their engine or not.
     pub rules: Rules,
+    /// The rules with which its cluster began.
+    pub founded: Rules,
     /// How often its marks have changed, see [`Statement::version`].
     pub marks: u64,
 }
@@ -415,6 +417,7 @@ impl Hello {
             doubtful: self.doubtful,
             revision: self.revision.get(),
             rules: self.rules.encode(),
+            founded: self.founded.encode(),
             marks: self.marks,
         }
     }
@@ -432,6 +435,7 @@ impl Hello {
             doubtful: wire.doubtful,
             revision: Revision::new(wire.revision),
             rules: Rules::read(&wire.rules).ok_or(DecodeError::Field("set of rules"))?,
+            founded: Rules::read(&wire.founded).ok_or(DecodeError::Field("set of rules"))?,
             marks: wire.marks,
         })
     }

@@ -107,6 +107,8 @@ pub struct WireHello {
     pub doubtful: bool,
     #[prost(uint64, tag = "12")]
     pub marks: u64,
+    #[prost(bytes = "bytes", tag = "13")]
+    pub founded: Bytes,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -340,6 +342,9 @@ pub struct WireEntry {
     /// Of an entry that stands for others too: the chain hash up to it.
     #[prost(bytes = "bytes", optional, tag = "9")]
     pub resulting: Option<Bytes>,
+    /// The number of the rules by which its origin merged.
+    #[prost(uint32, tag = "10")]
+    pub rules: u32,
 }
 
 /// One key's part in it.

@@ -1,7 +1,7 @@
 //! Whatever happens to a record or to the head: start-up says so, and never gives another state in silence.
 
 use bytes::Bytes;
-use eddy_crdt::merge::{Rules, UnknownRules};
+use eddy_crdt::merge::{ENGINE, Rules, UnknownRules};
 use eddy_crdt::{
     Alarm, AlarmKind, Command, Damage, Genesis, Identity, Input, LeaseId, Now, Op, Replica, ReplicaId, Txn,
 };
@@ -133,10 +133,13 @@ fn a_head_that_is_not_the_records_own_shows() {
 
 /// A build that merged by other rules than its peers would hold another state than they.
 #[test]
-fn rules_of_another_number_are_refused_by_their_number() {
-    let rules = Rules { number: 9, ..Rules::default() };
+fn rules_that_need_another_engine_are_refused_by_their_number() {
+    let rules = Rules { engine: 9, ..Rules::default() };
     let (_, image) = found(identity(0, 3), &Genesis { rules, ..genesis(2) });
     let records: Vec<(u64, Bytes)> = image.records.into_iter().collect();
     let error = load(&records, image.head.as_ref()).err();
-    assert!(matches!(error, Some(Damage::Rules(UnknownRules::Number(9)))), "{error:?}");
+    assert!(
+        matches!(error, Some(Damage::Rules(UnknownRules::Engine { number: 1, engine: 9, newest: ENGINE }))),
+        "{error:?}"
+    );
 }

@@ -40,12 +40,22 @@ pub struct StatusResponse {
     /// The number of the rules by which the cluster merges.
     #[prost(uint32, tag = "14")]
     pub rules: u32,
-    /// What its founders declared about merges: where Kubernetes keeps its objects, and which fields are counters, as in
+    /// What is declared about merges: where Kubernetes keeps its objects, and which fields are counters, as in
     /// apps/v1/Deployment:.spec.replicas:min=0.
     #[prost(string, tag = "15")]
     pub kubernetes_prefix: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "16")]
     pub counters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The merge engine that these rules need, and the newest one of this build.
+    #[prost(uint32, tag = "17")]
+    pub engine: u32,
+    #[prost(uint32, tag = "18")]
+    pub newest_engine: u32,
+    /// The number of rules that are declared and not in use, with the names of the members that they wait for.
+    #[prost(uint32, optional, tag = "19")]
+    pub declared_rules: ::core::option::Option<u32>,
+    #[prost(string, repeated, tag = "20")]
+    pub declared_lack: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// The last entry of an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -95,6 +105,9 @@ pub struct PeerStatus {
     /// How far its clock is ahead of ours, milliseconds; absent before it was first compared.
     #[prost(sint64, optional, tag = "14")]
     pub clock_ahead_ms: ::core::option::Option<i64>,
+    /// The newest merge engine of its build; absent until it has said.
+    #[prost(uint32, optional, tag = "15")]
+    pub newest_engine: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MergesRequest {
@@ -159,6 +172,18 @@ pub struct LeapResponse {
     /// The first revision after the leap.
     #[prost(int64, tag = "1")]
     pub revision: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclareRequest {
+    /// All of them, as in apps/v1/Deployment:.spec.replicas:min=0; what is not named is no counter any more.
+    #[prost(string, repeated, tag = "1")]
+    pub counters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeclareResponse {
+    /// The number of the rules that are in use, or will be.
+    #[prost(uint32, tag = "1")]
+    pub rules: u32,
 }
 /// Whether two replicas hold the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -347,6 +372,31 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("eddy.admin.v1.Admin", "Leap"));
             self.inner.unary(req, path, codec).await
         }
+        /// Declares which fields are counters from now on. The rules that follow from that are in use once every member has them.
+        pub async fn declare(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeclareRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeclareResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::SmallCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/eddy.admin.v1.Admin/Declare",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("eddy.admin.v1.Admin", "Declare"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -378,6 +428,11 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::LeapRequest>,
         ) -> std::result::Result<tonic::Response<super::LeapResponse>, tonic::Status>;
+        /// Declares which fields are counters from now on. The rules that follow from that are in use once every member has them.
+        async fn declare(
+            &self,
+            request: tonic::Request<super::DeclareRequest>,
+        ) -> std::result::Result<tonic::Response<super::DeclareResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct AdminServer<T> {
@@ -569,6 +624,49 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeapSvc(inner);
+                        let codec = crate::codec::SmallCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/eddy.admin.v1.Admin/Declare" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeclareSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::DeclareRequest>
+                    for DeclareSvc<T> {
+                        type Response = super::DeclareResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeclareRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::declare(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeclareSvc(inner);
                         let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -16,6 +16,10 @@ pub fn status(status: &StatusResponse) -> Value {
         "floor": vector(&status.floor),
         "unsettled_keys": status.windows,
         "rules": status.rules,
+        "merge_engine": status.engine,
+        "newest_merge_engine": status.newest_engine,
+        "declared_rules": status.declared_rules,
+        "declared_rules_wait_for": status.declared_lack,
         "kubernetes_prefix": status.kubernetes_prefix,
         "counters": status.counters,
         "state_hash": status.state_hash,
@@ -42,6 +46,7 @@ fn peer(peer: &PeerStatus) -> Value {
         "last_contact_ms": peer.last_contact_ms,
         "round_trip_us": peer.round_trip_us,
         "clock_ahead_ms": peer.clock_ahead_ms,
+        "newest_merge_engine": peer.newest_engine,
         "state": match peer.equality() {
             Equality::Unknown => "unknown",
             Equality::Equal => "equal",

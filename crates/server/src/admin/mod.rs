@@ -4,6 +4,7 @@ pub mod json;
 
 use std::sync::Arc;
 
+use eddy_crdt::merge;
 use eddy_proto::admin as pb;
 use eddy_proto::admin::admin_server::Admin as AdminApi;
 use tonic::{Request, Response, Status};
@@ -78,5 +79,13 @@ impl AdminApi for Admin {
         let revision = self.node.leap().await.map_err(status::node)?.get();
         tracing::warn!(revision, "leapt: watches are cancelled, and clients list again");
         Ok(Response::new(pb::LeapResponse { revision }))
+    }
+
+    async fn declare(&self, request: Request<pb::DeclareRequest>) -> Result<Response<pb::DeclareResponse>, Status> {
+        let counters = merge::counters(&request.into_inner().counters.join(","));
+        let counters = counters.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let rules = self.node.declare(counters).await.map_err(status::node)?;
+        tracing::warn!(rules, "counters were declared: the rules are in use once every member has them");
+        Ok(Response::new(pb::DeclareResponse { rules }))
     }
 }

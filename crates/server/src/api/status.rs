@@ -79,6 +79,9 @@ pub fn refused(refusal: Refusal) -> Status {
         Refusal::LastMember => return denied(Denied::NotEnoughStarted),
         Refusal::TooManyMembers => (Code::ResourceExhausted, "eddy: too many members"),
         Refusal::SpacesExhausted => (Code::ResourceExhausted, "eddy: no revision space is left"),
+        Refusal::RulesMoving => {
+            (Code::FailedPrecondition, "eddy: the rules that were declared last wait for members, see `eddy status`")
+        }
     };
     Status::new(code, text)
 }

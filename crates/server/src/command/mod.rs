@@ -1,7 +1,8 @@
-//! The commands besides serving: `eddy status`, `eddy leap`, `eddy rescue`. As in etcd, arguments that begin with a dash
+//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`. As in etcd, arguments that begin with a dash
 //! are flags of the server, so these words never collide with them.
 
 mod access;
+mod declare;
 mod leap;
 mod output;
 mod rescue;
@@ -15,7 +16,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// The words that are commands.
-const NAMES: &[&str] = &["status", "leap", "rescue"];
+const NAMES: &[&str] = &["status", "leap", "declare", "rescue"];
 
 #[derive(Parser, Debug)]
 #[command(name = "eddy", disable_help_subcommand = true)]
@@ -30,6 +31,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Move a replica's revisions above all that any member has used; its clients list again.
     Leap(leap::LeapArgs),
+    /// Declare which fields are counters from now on
+    Declare(declare::DeclareArgs),
     /// Export what a stopped replica wrote and has never sent to a peer, as JSON lines.
     Rescue(rescue::RescueArgs),
 }
@@ -62,6 +65,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => runtime.block_on(status::run(&args)),
         Command::Leap(args) => runtime.block_on(leap::run(&args)),
+        Command::Declare(args) => runtime.block_on(declare::run(&args)),
         Command::Rescue(args) => rescue::run(&args),
     }
 }

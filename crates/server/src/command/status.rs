@@ -68,8 +68,14 @@ fn table(url: &str, status: &StatusResponse) -> String {
         status.name, status.member_id, status.cluster_id, status.revision, status.windows
     );
     let counters = if status.counters.is_empty() { "none".to_owned() } else { status.counters.join(", ") };
-    let _infallible =
-        writeln!(text, "  rules {}: prefix {}, counters {counters}", status.rules, status.kubernetes_prefix);
+    let _infallible = writeln!(
+        text,
+        "  rules {}: prefix {}, counters {counters}, merge engine {} (this build: {})",
+        status.rules, status.kubernetes_prefix, status.engine, status.newest_engine
+    );
+    if let Some(declared) = status.declared_rules {
+        let _infallible = writeln!(text, "  rules {declared} wait for {}", status.declared_lack.join(", "));
+    }
     if !status.writes_refused.is_empty() {
         let _infallible = writeln!(text, "  writes refused: {}", status.writes_refused);
     }
@@ -78,7 +84,7 @@ fn table(url: &str, status: &StatusResponse) -> String {
     }
     let head = ["PEER", "NAME", "CONNECTED", "BEHIND", "BYTES", "LAST CONTACT", "ROUND TRIP", "STATE", "NOTE"];
     let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(status.peers.iter().map(row));
+    rows.extend(status.peers.iter().map(|peer| row(peer, status.newest_engine)));
     let mut widths = [0; 9];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -92,8 +98,11 @@ fn table(url: &str, status: &StatusResponse) -> String {
     text
 }
 
-fn row(peer: &PeerStatus) -> [String; 9] {
+fn row(peer: &PeerStatus, own_engine: u32) -> [String; 9] {
     let mut notes = Vec::new();
+    if peer.newest_engine.is_some_and(|engine| engine != own_engine) {
+        notes.push(format!("its build has merge engine {}", peer.newest_engine.unwrap_or_default()));
+    }
     if peer.holds_back {
         notes.push("holds settling back".to_owned());
     }
@@ -141,6 +150,7 @@ mod tests {
                 member_id: 0xab,
                 name: "west".to_owned(),
                 connected: true,
+                newest_engine: Some(2),
                 last_contact_ms: Some(12),
                 round_trip_us: Some(1_540),
                 equality: Equality::Equal.into(),
@@ -164,16 +174,21 @@ mod tests {
             alarms: vec!["memberID:2 alarm:NOSPACE".to_owned()],
             peers,
             rules: 2,
+            engine: 2,
+            newest_engine: 3,
+            declared_rules: Some(3),
+            declared_lack: vec!["west".to_owned(), "north".to_owned()],
             kubernetes_prefix: "/registry/".to_owned(),
             counters: vec!["apps/v1/Deployment:.spec.replicas:min=0".to_owned()],
             ..StatusResponse::default()
         };
         expect_test::expect![[r#"
             http://h:1  east 2  cluster 1  revision 7  unsettled keys 0
-              rules 2: prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0
+              rules 2: prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0, merge engine 2 (this build: 3)
+              rules 3 wait for west, north
               memberID:2 alarm:NOSPACE
               PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE
-              ab    west  yes        0       0      12 ms ago     1.5 ms      equal
+              ab    west  yes        0       0      12 ms ago     1.5 ms      equal    its build has merge engine 2
               cd          no         17      4096   5 min ago     -           unknown  holds settling back; timed out
         "#]]
         .assert_eq(&table("http://h:1", &status));

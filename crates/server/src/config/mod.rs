@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eddy_crdt::merge::{CounterRule, Rules};
+use eddy_crdt::merge::{CounterRule, ENGINE, Rules};
 
 use self::url::Url;
 
@@ -172,6 +172,8 @@ pub struct Config {
     pub kubernetes_prefix: String,
     /// Integers that add up instead of being overwritten, if this member founds its cluster.
     pub counters: Vec<CounterRule>,
+    /// The newest merge engine that counts as known: that of this build. No flag sets it; tests stand for other builds.
+    pub merge_engine: u32,
     /// Values that only etcd's cross-flag rules read.
     pub raft: RaftFlags,
     /// Names of the flags that were given, by flag, variable or file.
@@ -245,6 +247,7 @@ impl Default for Config {
             join_timeout: Duration::from_secs(30),
             kubernetes_prefix: "/registry/".to_owned(),
             counters: Vec::new(),
+            merge_engine: ENGINE,
             raft: RaftFlags {
                 heartbeat_interval_ms: 100,
                 election_timeout_ms: 1000,
@@ -288,7 +291,7 @@ impl Config {
     /// What a cluster that this member founds merges by.
     pub fn rules(&self) -> Rules {
         let prefix = self.kubernetes_prefix.clone().into();
-        Rules { prefix, counters: self.counters.clone(), ..Rules::default() }
+        Rules { prefix, counters: self.counters.clone(), engine: self.merge_engine, ..Rules::default() }
     }
 
     /// What the flags ask of a cluster that merges by these rules, if that is something else. Flags that were not given
@@ -301,7 +304,7 @@ impl Config {
         if self.was_given("counters") {
             asked.counters = self.rules().counters;
         }
-        (!asked.is_founded_like(rules)).then_some(asked)
+        (!asked.is_declared_like(rules)).then_some(asked)
     }
 
     /// Whether a flag was given (rather than left at its default).

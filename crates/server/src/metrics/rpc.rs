@@ -107,7 +107,7 @@ const METHODS: &[(&str, &[(&str, Shape)])] = &[
         &[("Campaign", Unary), ("Proclaim", Unary), ("Leader", Unary), ("Observe", ServerStream), ("Resign", Unary)],
     ),
     ("v3lockpb.Lock", &[("Lock", Unary), ("Unlock", Unary)]),
-    ("eddy.admin.v1.Admin", &[("Status", Unary), ("Merges", Unary), ("Leap", Unary)]),
+    ("eddy.admin.v1.Admin", &[("Status", Unary), ("Merges", Unary), ("Leap", Unary), ("Declare", Unary)]),
 ];
 
 /// gRPC codes in the order of their numbers, by the names that Go gives them.

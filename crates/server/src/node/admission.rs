@@ -49,6 +49,7 @@ pub(crate) fn cost(command: &Command) -> u64 {
         | Command::MemberUpdate { .. }
         | Command::MemberPromote(_)
         | Command::MemberPublish { .. }
+        | Command::Declare { .. }
         | Command::Leap => 0,
     }
 }

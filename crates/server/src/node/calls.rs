@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use eddy_crdt::merge::CounterRule;
 use eddy_crdt::{
     Alarm, AlarmKind, Command, DeleteOp, DeleteReply, LeaseId, Member, PutOp, PutReply, ReplicaId, Reply, Revision,
     Txn, TxnReply,
@@ -141,6 +142,11 @@ impl Handle {
         client_urls: Vec<String>,
     ) -> impl Future<Output = Result<Vec<Member>, NodeError>> + Send {
         self.change_members(Command::MemberPublish { name, client_urls })
+    }
+
+    /// Declares which fields are counters from now on. Tells the number of the rules that follow from that.
+    pub fn declare(&self, counters: Vec<CounterRule>) -> impl Future<Output = Result<u32, NodeError>> + Send {
+        self.submit(Command::Declare { counters }, reply!(Reply::Rules { number } => number))
     }
 
     /// Moves the revision to this replica's next space, above every revision that any member is known to have used.

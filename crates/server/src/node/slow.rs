@@ -42,6 +42,7 @@ pub(super) fn kind(command: &Command) -> &'static str {
         Command::LeaseRevoke(_) => "lease_revoke",
         Command::LeaseRenew(_) => "lease_keep_alive",
         Command::SetAlarm { .. } => "alarm",
+        Command::Declare { .. } => "declare rules",
         Command::Leap => "leap",
         _ => "member",
     }

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use eddy_crdt::merge::ENGINE;
 use eddy_crdt::{Genesis, Identity, Input, Loader, Now, Replica};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch as latest;
@@ -45,6 +46,8 @@ pub struct Options {
     pub identity: Identity,
     /// The cluster that is founded if the journal is new; `None` for a replica that belongs to none.
     pub genesis: Option<Genesis>,
+    /// The newest merge engine that counts as known: that of the build, or an older one.
+    pub engine: u32,
     /// Why the journal may be less than what was acknowledged, where it cannot know itself.
     pub doubt: Option<Doubt>,
     /// Path of the journal, for messages.
@@ -67,6 +70,7 @@ impl Options {
         Self {
             identity,
             genesis: None,
+            engine: ENGINE,
             doubt: None,
             place,
             quota: Some(QUOTA_DEFAULT),
@@ -79,8 +83,8 @@ impl Options {
 }
 
 /// Reads a journal. Returns its records in a loader, and its head.
-fn read(journal: &mut dyn Journal, place: &Path) -> Result<(Loader, Option<Bytes>), StartError> {
-    let mut loader = Loader::new();
+fn read(journal: &mut dyn Journal, place: &Path, engine: u32) -> Result<(Loader, Option<Bytes>), StartError> {
+    let mut loader = Loader::of_engine(engine);
     let mut failed = None;
     let loaded = journal.load(&mut |number, record| {
         loader.record(number, record).map_err(|damage| {
@@ -95,12 +99,13 @@ fn read(journal: &mut dyn Journal, place: &Path) -> Result<(Loader, Option<Bytes
     }
 }
 
-/// Reads the replica of a journal without starting a node. `identity` is the replica's if the journal is empty.
+/// Reads the replica of a journal without starting a node. `identity` is the replica's if the journal is empty, `engine` the
+/// newest merge engine that counts as known.
 ///
 /// # Errors
 /// When the journal is damaged or unreadable.
-pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity) -> Result<Replica, StartError> {
-    let (loader, head) = read(journal, place)?;
+pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity, engine: u32) -> Result<Replica, StartError> {
+    let (loader, head) = read(journal, place, engine)?;
     let now = Now { wall_ms: 0, mono_ms: 0 };
     loader
         .finish(now, head.as_ref(), identity)
@@ -120,7 +125,7 @@ fn doubt(replica: &mut Replica, journal: &mut dyn Journal, reason: Doubt) -> Res
 /// Reads the replica of the journal; founds it, or gives it a new birth, where that is due. Its records are on disk on
 /// return.
 fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica, StartError> {
-    let (loader, head) = read(journal, &options.place)?;
+    let (loader, head) = read(journal, &options.place, options.engine)?;
     if head.is_none()
         && let Some(genesis) = &options.genesis
     {

@@ -67,8 +67,9 @@ struct Giver {
     started: Instant,
 }
 
-/// Fetches a snapshot and makes a replica of it. `identity` has a birth that was never used. `old` is this member's state
-/// before: its own writes that the giver lacks are written again.
+/// Fetches a snapshot and makes a replica of it. `identity` has a birth that was never used, `engine` is the newest
+/// merge engine that counts as known. `old` is this member's state before: its own writes that the giver lacks are written
+/// again.
 ///
 /// # Errors
 /// When the giver cannot be reached or gives nothing usable; another may.
@@ -76,11 +77,12 @@ pub(crate) async fn fetch(
     dialer: &Dialer,
     source: &Source,
     identity: Identity,
+    engine: u32,
     old: Option<&Replica>,
 ) -> Result<Installed, FetchError> {
     let mut attempt = 1;
     loop {
-        let mut giver = Giver::open(dialer, source, identity).await?;
+        let mut giver = Giver::open(dialer, source, identity, engine).await?;
         let installed = match giver.all().await {
             Ok(installer) => installer.finish(giver.now(), identity, old).map_err(FetchError::Install),
             Err(error) => Err(error),
@@ -93,14 +95,14 @@ pub(crate) async fn fetch(
 }
 
 impl Giver {
-    async fn open(dialer: &Dialer, source: &Source, identity: Identity) -> Result<Giver, FetchError> {
+    async fn open(dialer: &Dialer, source: &Source, identity: Identity, engine: u32) -> Result<Giver, FetchError> {
         let mut client = dialer.dial(&source.peer_urls).await?;
         let (outbound, receiver) = mpsc::channel(WAITING);
         let frames = ReceiverStream::new(receiver).map(|message| Frame { message });
         let answer = timeout(ANSWER_TIMEOUT, client.sync(frames)).await;
         let answer = answer.map_err(|_| FetchError::Lost("timed out".to_owned()))?;
         let inbound = answer.map_err(|status| FetchError::Lost(status.message().to_owned()))?.into_inner();
-        let (exchange, replica) = (Exchange::new(Tuning::default()), Replica::new(identity));
+        let (exchange, replica) = (Exchange::new(Tuning::default()), Replica::of_engine(identity, engine));
         let (session, hello) = Session::start(&exchange, &replica, &VersionVector::default(), Some(source.member));
         let mut giver = Giver { session, replica, inbound, outbound, started: Instant::now() };
         giver.send(&hello).await?;
@@ -118,7 +120,7 @@ impl Giver {
     }
 
     async fn all(&mut self) -> Result<Installer, FetchError> {
-        let (mut installer, mut after) = (Installer::new(), None);
+        let (mut installer, mut after) = (Installer::of_engine(self.replica.engine()), None);
         loop {
             let chunk = self.chunk(after).await?;
             after = installer.chunk(chunk)?;

@@ -62,9 +62,9 @@ impl DeclaredApart {
 fn declared_apart(founded: &Founded, ours: &Rules, member_id: u64, theirs: &[u8]) -> Option<DeclaredApart> {
     let founder = founded.founders.iter().find(|founder| founder.id.get() == member_id)?;
     let theirs = Rules::read(theirs).filter(|theirs| !theirs.counters.is_empty() || !theirs.prefix.is_empty())?;
-    let described = |rules: &Rules| match theirs.number == ours.number {
+    let described = |rules: &Rules| match theirs.engine == ours.engine {
         true => rules.to_string(),
-        false => format!("rules {}, {rules}", rules.number),
+        false => format!("merge engine {}, {rules}", rules.engine),
     };
     let (name, ours_text, theirs_text) = (founder.name.clone(), described(ours), described(&theirs));
     (theirs != *ours).then_some(DeclaredApart { name, ours: ours_text, theirs: theirs_text })
@@ -143,7 +143,8 @@ pub async fn begin(
         founded.founders.iter().filter(|founder| founder.id != founded.identity.replica).collect();
     let deadline = Instant::now() + config.join_timeout;
     let ours = config.rules();
-    let genesis = |rules| Beginning::Genesis(Genesis { founders: founded.founders.clone(), rules });
+    let engine = config.merge_engine;
+    let genesis = |rules| Beginning::Genesis(Genesis { founders: founded.founders.clone(), rules, engine });
     if config.initial_cluster_state == "existing" {
         return join(config, founded, &others, dialer, deadline).await;
     }
@@ -177,13 +178,16 @@ pub async fn begin(
                     continue;
                 }
                 Weighed::Founded => {
-                    met = Some(Rules::decode(&answer.rules).with_context(|| format!("join {}", founder.name))?);
+                    met = Some(
+                        Rules::decode(&answer.rules, config.merge_engine)
+                            .with_context(|| format!("join {}", founder.name))?,
+                    );
                     continue;
                 }
                 Weighed::GoneOn => gone_on = true,
             }
             let source = Source { member: ReplicaId::new(answer.member_id), peer_urls: founder.peer_urls.clone() };
-            if let Some(installed) = take(dialer, &source, founded.identity, None, &mut troubles).await? {
+            if let Some(installed) = take(dialer, &source, founded.identity, engine, None, &mut troubles).await? {
                 return Ok(Beginning::Snapshot(installed));
             }
         }
@@ -248,10 +252,11 @@ async fn take(
     dialer: &Dialer,
     source: &Source,
     identity: Identity,
+    engine: u32,
     old: Option<&Replica>,
     troubles: &mut Troubles,
 ) -> anyhow::Result<Option<Box<Installed>>> {
-    match fetch(dialer, source, identity, old).await {
+    match fetch(dialer, source, identity, engine, old).await {
         Ok(installed) => {
             tracing::info!(
                 peer = %source.member,
@@ -317,7 +322,7 @@ pub async fn anew(old: &Replica, dialer: &Dialer, patience: Duration) -> anyhow:
     let (mut backoff, mut troubles) = (Backoff::new(), Troubles::default());
     loop {
         for source in &sources {
-            if let Some(installed) = take(dialer, source, identity, Some(old), &mut troubles).await? {
+            if let Some(installed) = take(dialer, source, identity, old.engine(), Some(old), &mut troubles).await? {
                 return Ok(Some(installed));
             }
         }
@@ -364,7 +369,7 @@ async fn join(
                 ordinal: own.ordinal.and_then(|ordinal| u16::try_from(ordinal).ok()).unwrap_or_default(),
             };
             let source = Source { member: ReplicaId::new(answer.member_id), peer_urls: founder.peer_urls.clone() };
-            if let Some(installed) = take(dialer, &source, identity, None, &mut troubles).await? {
+            if let Some(installed) = take(dialer, &source, identity, config.merge_engine, None, &mut troubles).await? {
                 return Ok(Beginning::Snapshot(installed));
             }
         }

@@ -103,7 +103,7 @@ impl Peers {
             member_id: identity.replica.get(),
             starting: false,
             members: members.iter().filter(|member| !member.removed).map(join::to_wire).collect(),
-            rules: replica.rules().encode(),
+            rules: replica.rules().first().encode(),
             knows_asker: asker.is_some_and(|asker| replica.vector().iter().any(|dot| dot.origin.replica == asker)),
             has_settled: replica.floor().iter().any(|dot| dot.origin.replica.get() != 0),
             removed_asker: asker.is_some_and(|id| members.iter().any(|member| member.id == id && member.removed)),

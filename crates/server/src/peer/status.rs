@@ -124,9 +124,13 @@ impl Peers {
             alarms,
             peers,
             writes_refused: status.state.reason().unwrap_or_default().to_owned(),
-            rules: replica.rules().number,
-            kubernetes_prefix: String::from_utf8_lossy(&replica.rules().prefix).into_owned(),
-            counters: replica.rules().counters.iter().map(ToString::to_string).collect(),
+            rules: replica.rules().current().number,
+            engine: replica.rules().current().engine,
+            newest_engine: replica.engine(),
+            declared_rules: replica.rules().declared().map(|rules| rules.number),
+            declared_lack: replica.lack_declared().map(|member| member.name.clone()).collect(),
+            kubernetes_prefix: String::from_utf8_lossy(&replica.rules().current().prefix).into_owned(),
+            counters: replica.rules().current().counters.iter().map(ToString::to_string).collect(),
         })
     }
 
@@ -143,6 +147,7 @@ impl Peers {
                     member_id: member.id.get(),
                     name: member.name.clone(),
                     peer_urls: member.peer_urls.clone(),
+                    newest_engine: member.engine,
                     vector: acked.as_ref().map(dots).unwrap_or_default(),
                     ..pb::PeerStatus::default()
                 };

@@ -92,7 +92,8 @@ impl Fake {
         };
         let others = line.theirs.vector.iter().filter(|dot| dot.origin != self.origin());
         let depends = if self.last == 0 { others.collect() } else { Default::default() };
-        let head = EntryHead { dot, first_seq: dot.seq, stamp, depends, previous: self.chain, resulting: None };
+        let head =
+            EntryHead { dot, first_seq: dot.seq, stamp, rules: 1, depends, previous: self.chain, resulting: None };
         self.chain = self.chain.extend(&head, std::slice::from_ref(&change));
         self.last += 1;
         Ok(Entry { head, changes: vec![change] })

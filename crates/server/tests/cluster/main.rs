@@ -10,6 +10,7 @@ mod relay;
 mod alarms;
 mod away;
 mod backlog;
+mod builds;
 mod clocks;
 mod cluster;
 mod corrupt;

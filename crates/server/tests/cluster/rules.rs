@@ -28,7 +28,7 @@ fn replica(server: Server, n: usize, ports: [u16; 2]) -> Replica {
     Replica { server, name: format!("r{n}"), ports, peer_url: format!("http://127.0.0.1:{}", ports[1]) }
 }
 
-const WARNING: &str = "the cluster was founded with other declarations about merges";
+const WARNING: &str = "the cluster has other declarations about merges";
 
 #[tokio::test]
 async fn what_is_declared_a_counter_adds_up_and_status_shows_it() -> Result<()> {
@@ -62,7 +62,7 @@ async fn what_is_declared_a_counter_adds_up_and_status_shows_it() -> Result<()> 
     for replica in [first, second] {
         assert_eq!(replica.get("/registry/deployments/default/a").await?, Some(deployment(4)), "no object any more");
         let table = replica.status_table()?;
-        assert!(table.contains(&format!("rules 2: prefix /k8s/, counters {COUNTERS}")), "{table}");
+        assert!(table.contains(&format!("rules 1: prefix /k8s/, counters {COUNTERS}")), "{table}");
         assert_eq!(replica.logged(&[WARNING]), 0, "it was given what counts");
     }
     assert_eq!(second.get("/k8s/masterleases/10.0.0.1").await?, None);

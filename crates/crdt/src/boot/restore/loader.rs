@@ -1,13 +1,14 @@
 //! Records, taken one by one, in order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::boot::restore::damage::Damage;
 use crate::boot::restore::replication::{After, Candidate, Transition, restore};
 use crate::entry::{Applied, Change, ChangeKind, CodecError, Entry, Head, Record};
-use crate::merge::rules::Rules;
+use crate::merge::rules::ENGINE;
 use crate::replica::Replica;
 use crate::replica::members::Members;
 use crate::store::history::{ChangedKeys, History};
@@ -30,6 +31,7 @@ pub struct Loader {
     candidates: Vec<Candidate>,
     /// The number of the last record of a step that is being read, and where its entries begin in `candidates`.
     step: Option<(u64, usize)>,
+    engine: u32,
 }
 
 impl Default for Loader {
@@ -41,6 +43,7 @@ impl Default for Loader {
             last_whole: BTreeMap::new(),
             candidates: vec![],
             step: None,
+            engine: ENGINE,
         }
     }
 }
@@ -49,6 +52,11 @@ impl Loader {
     /// A loader that has seen nothing.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same for a build whose newest merge engine is that one.
+    pub fn of_engine(engine: u32) -> Self {
+        Self { engine, ..Self::default() }
     }
 
     /// Takes the next record, as it was stored under that number.
@@ -190,7 +198,8 @@ impl Loader {
     /// When the records do not give the state that the head was stored with.
     pub fn finish(mut self, now: Now, head: Option<&Bytes>, identity: Identity) -> Result<Replica, Damage> {
         let Some(head) = head else {
-            return if self.last_number == 0 { Ok(Replica::new(identity)) } else { Err(Damage::NoHead) };
+            let replica = Replica::of_engine(identity, self.engine);
+            return if self.last_number == 0 { Ok(replica) } else { Err(Damage::NoHead) };
         };
         let head = Head::decode(head).map_err(Damage::Head)?;
         if self.last_number >= head.next_number {
@@ -218,7 +227,7 @@ impl Loader {
         }
         (state.history, state.revision, state.restamped) = (history, head.revision, head.restamped);
 
-        let mut replica = Replica::new(head.identity);
+        let mut replica = Replica::of_engine(head.identity, self.engine);
         derive(&mut state, &mut replica, now)?;
         if state.digest.get() != head.state_hash {
             return Err(Damage::State { what: "hash of the replicated keys" });
@@ -288,13 +297,11 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Dama
             Some(SystemKey::Alarm(alarm)) => {
                 state.alarms.insert(alarm);
             }
-            Some(SystemKey::Rules) => {
-                replica.rules = Rules::decode(&value.value)?.into();
-                state.local = replica.rules.local_keys();
-            }
             _ => {}
         }
     }
+    replica.rules = Arc::new(replica.read_rules(&state.system, std::iter::empty())?);
+    state.local = replica.rules.first().local_keys();
     replica.membership.members = Members::read(&state.system);
     state.shared = replica.membership.members.iter().nth(1).is_some();
     for (key, versions) in state.index.iter() {

@@ -129,6 +129,7 @@ impl Rebuilt {
             let version = Version {
                 dot,
                 stamp: entry.head.stamp,
+                rules: entry.head.rules,
                 deps: Arc::clone(&deps),
                 kind: change.kind.clone(),
                 incarnation: change.incarnation,
@@ -154,6 +155,7 @@ fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
     for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.left_out) {
         let head = &candidate.entry.head;
         let covered = covered.entry(head.dot.origin).or_insert(u64::MAX);
+        // One that stands for others as well stays when a later one stands for it alone: these two came from two members.
         if head.first_seq >= *covered {
             candidate.left_out = true;
             found.push(candidate.number);

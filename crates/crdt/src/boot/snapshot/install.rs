@@ -10,7 +10,7 @@ use crate::boot::snapshot::rebase::Lost;
 use crate::boot::snapshot::recovery;
 use crate::command::notice::{MergeReport, Notice};
 use crate::entry::{Applied, Change, CodecError, Entry, OriginHead, Record};
-use crate::merge::rules::UnknownRules;
+use crate::merge::rules::{ENGINE, UnknownRules};
 use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::replica::marks::Marks;
@@ -74,7 +74,6 @@ pub struct Installed {
 }
 
 /// Takes chunks one by one, in order.
-#[derive(Default)]
 pub struct Installer {
     base: Option<Vec<OriginHead>>,
     floor: VersionVector,
@@ -83,12 +82,33 @@ pub struct Installer {
     pub(super) entries: Vec<Entry>,
     settled: BTreeMap<Dot, Vec<u32>>,
     done: bool,
+    engine: u32,
+}
+
+impl Default for Installer {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Installer {
     /// An installer that has seen nothing.
     pub fn new() -> Self {
-        Self::default()
+        Self::of_engine(ENGINE)
+    }
+
+    /// The same for a build whose newest merge engine is that one.
+    pub fn of_engine(engine: u32) -> Self {
+        Self {
+            base: None,
+            floor: VersionVector::default(),
+            revision: None,
+            keys: vec![],
+            entries: vec![],
+            settled: BTreeMap::new(),
+            done: false,
+            engine,
+        }
     }
 
     /// Takes a chunk; tells where the next one is to go on, or that this was the last.
@@ -171,7 +191,7 @@ impl Installer {
         identity: Identity,
         base: Vec<OriginHead>,
     ) -> Result<Replica, InstallError> {
-        let mut replica = Replica::new(identity);
+        let mut replica = Replica::of_engine(identity, self.engine);
         replica.membership.joining = true;
         // Revisions below the space that it will leap to; nobody ever sees them.
         replica.state.revision = Revision::FIRST;
@@ -189,7 +209,7 @@ impl Installer {
         replica.open_up().floor = VersionVector::default();
         let system: Vec<Change> =
             self.keys.iter().filter(|key| key.keyspace == Keyspace::System).map(change_of).collect();
-        if let Some(error) = system.iter().find_map(unknown_rules) {
+        if let Some(error) = system.iter().find_map(|change| unknown_rules(change, self.engine)) {
             return Err(error.into());
         }
         replica.follow_system(turn, system.iter());
@@ -201,6 +221,7 @@ impl Installer {
         let entries = std::mem::take(&mut self.entries);
         let mut reached = replica.origins.vector.clone();
         entries.iter().for_each(|entry| reached.advance(entry.head.dot));
+        replica.foresee_rules(&entries)?;
         for entry in entries {
             if replica.origins.vector.contains(entry.head.dot) {
                 continue;
@@ -241,6 +262,9 @@ impl Replica {
         });
         let lacking: Vec<Entry> = lacking.map(|logged| Entry::clone(&logged.entry)).collect();
         if was_heard_of && !is_outlived && self.admit_together(replica, &lacking).is_ok() {
+            if self.foresee_rules(&lacking).is_err() {
+                return vec![];
+            }
             // One that stands for others may depend on what comes behind it.
             lacking.into_iter().for_each(|entry| self.apply(turn, entry));
             return vec![];

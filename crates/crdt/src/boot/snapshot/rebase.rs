@@ -37,17 +37,21 @@ impl Replica {
             firsts.entry(dot.origin).or_insert(dot.seq);
         }
         let own = self.identity.replica;
-        let outdated = [SystemKey::Birth(own).encode(), SystemKey::Space(own).encode()];
+        // It has a birth and a space since that come after these. Rules that were lost may have the number of others.
+        let is_outdated = |key: &[u8]| match SystemKey::decode(key) {
+            Some(SystemKey::Birth(of) | SystemKey::Space(of)) => of == own,
+            key => matches!(key, Some(SystemKey::Rules(_) | SystemKey::RulesUp(_))),
+        };
         for Lost { entry, deps } in &lost {
             let mut steps = vec![];
             for change in entry.net() {
-                if change.keyspace == Keyspace::System && outdated.contains(&change.key) {
-                    // It has a birth and a space since that come after these.
+                if change.keyspace == Keyspace::System && is_outdated(&change.key) {
                     continue;
                 }
                 let version = Version {
                     dot: entry.head.dot,
                     stamp: entry.head.stamp,
+                    rules: self.rules.current().number,
                     deps: Arc::clone(deps),
                     kind: change.kind.clone(),
                     incarnation: change.incarnation,
@@ -110,6 +114,7 @@ impl Replica {
                 window.add(Version {
                     dot: Dot { origin: nobody, seq: 1 },
                     stamp: self.written(keyspace, key).unwrap_or(present.incarnation.stamp),
+                    rules: lost.rules,
                     deps: Arc::default(),
                     kind: present.put(),
                     incarnation: present.incarnation,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::boot::snapshot::rebase::Lost;
 use crate::entry::{Change, ChangeKind, Entry, EntryHead, Past};
+use crate::merge::rules::FIRST;
 use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::store::index::KeyVersion;
@@ -93,6 +94,7 @@ fn entry(dot: Dot, stamp: Stamp, changes: Vec<Change>) -> Entry {
         dot,
         first_seq: dot.seq,
         stamp,
+        rules: FIRST,
         depends: VersionVector::default(),
         previous: Chain::default(),
         resulting: None,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::entry::Past;
-use crate::merge::rules::Rules;
 use crate::replica::Replica;
 use crate::replica::turn::Input;
 use crate::sync::error::SyncError;
@@ -79,10 +78,10 @@ impl Session {
         if hello.protocol > PROTOCOL {
             return Err(SyncError::Protocol { theirs: hello.protocol });
         }
-        Rules::check(hello.rules.number)?;
+        hello.rules.check(round.replica.engine())?;
         // One that has nothing has not heard of any rules yet.
-        if !hello.empty && !round.durable.is_empty() && !hello.rules.is_founded_like(round.replica.rules()) {
-            let (ours, theirs) = (round.replica.rules().to_string(), hello.rules.to_string());
+        if !hello.empty && !round.durable.is_empty() && !hello.founded.is_declared_like(round.replica.rules().first()) {
+            let (ours, theirs) = (round.replica.rules().first().to_string(), hello.founded.to_string());
             return Err(SyncError::FoundedApart { ours, theirs });
         }
         if member == identity.replica {

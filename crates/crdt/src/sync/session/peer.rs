@@ -61,7 +61,8 @@ pub(super) fn hello(replica: &Replica, durable: &VersionVector) -> Hello {
         empty: durable.is_empty(),
         doubtful: replica.membership.past == Past::Doubtful,
         revision: replica.revision(),
-        rules: replica.rules().clone(),
+        rules: replica.rules().newest().clone(),
+        founded: replica.rules().first().clone(),
         marks: replica.marks().version(),
     }
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::entry::Entry;
 use crate::replica::Replica;
 use crate::replica::marks::{Ack, Statement};
+use crate::replica::remote::unknown_rules;
 use crate::replica::turn::Input;
 use crate::sync::entry_wire;
 use crate::sync::error::SyncError;
@@ -27,6 +29,14 @@ const ASK_INTERVAL_MS: u64 = 50;
 
 /// How many messages may arrive before one that was sent before them.
 const LATER_MAX: usize = 1024;
+
+/// Whether this build has the engine of all rules that entries declare. The peer would send one that is refused again and
+/// again.
+fn check_rules(replica: &Replica, entries: &[Entry]) -> Result<(), SyncError> {
+    let unknown = |change| unknown_rules(change, replica.engine());
+    let unknown = entries.iter().flat_map(|entry| &entry.changes).find_map(unknown);
+    unknown.map_or(Ok(()), |error| Err(error.into()))
+}
 
 impl Session {
     /// Takes entries, alone or as a part of a unit.
@@ -129,6 +139,7 @@ impl Session {
             return Ok(());
         }
         self.tally.received_entries += entries.len() as u64;
+        check_rules(replica, &entries)?;
         if !entries.is_empty() {
             round.effects.inputs.push(Input::Entries {
                 from: peer.member,
@@ -170,6 +181,7 @@ impl Session {
         }
         let Taken { entries, no_base } = inc.take_ready(replica, now, &mut self.tally)?;
         self.tally.received_entries += entries.len() as u64;
+        check_rules(replica, &entries)?;
         if !entries.is_empty() {
             round.effects.inputs.push(Input::Entries {
                 from: peer.member,

@@ -140,7 +140,11 @@ impl Session {
             out.in_flight.push_back(flight);
             out.number += 1;
             let (epoch, number) = (out.epoch, out.number);
-            out.reached.clone_from(durable);
+            if streams {
+                // Nothing beyond the mark is sent before that. What is not beyond a mark may not leave any more, and what
+                // has left cannot be sent to reach it.
+                out.reached.clone_from(durable);
+            }
             if part.is_some()
                 && let Some(flight) = out.in_flight.back_mut()
             {

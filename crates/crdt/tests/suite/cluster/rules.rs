@@ -45,7 +45,7 @@ fn one_more_replica_at_each_of_two_sites_is_two_more_under_the_founders_prefix()
     for node in &world.nodes {
         assert!(node.get(inside).unwrap().contains(r#""replicas":5"#), "{:?}", node.get(inside));
         assert_eq!(node.get(outside), Some(deployment(4)), "no object under this prefix");
-        assert_eq!(node.replica.rules(), &rules);
+        assert_eq!(node.replica.rules().current(), &rules);
     }
     let leases = world.nodes.iter().map(|node| node.get("/k8s/masterleases/10.0.0.1"));
     assert_eq!(leases.collect::<Vec<_>>(), [Some("one".to_owned()), Some("two".to_owned()), None]);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use eddy_crdt::merge::{CounterRule, Json, Rules, Version, Window};
+use eddy_crdt::merge::{CounterRule, Json, RuleBook, Rules, Version, Window};
 use eddy_crdt::{Dot, Keyspace, LeaseId, ReplicaId, Rule, Stamp, SystemKey, VersionVector};
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -43,9 +43,11 @@ fn place(rng: &mut SmallRng) -> Place {
         key @ (1 | 2) => {
             let (lease, birth) = (SystemKey::Lease(LeaseId::new(5)), SystemKey::Birth(ReplicaId::new(5)));
             let key = if key == 1 { lease } else { birth }.encode();
-            Place { rules: Rules::default(), keyspace: Keyspace::System, key: Box::leak(key.to_vec().into()) }
+            Place { rules: RuleBook::default(), keyspace: Keyspace::System, key: Box::leak(key.to_vec().into()) }
         }
-        3..5 => Place { rules: Rules { counters, ..Rules::default() }, ..Place::client("/registry/pods/default/a") },
+        3..5 => {
+            Place { rules: Rules { counters, ..Rules::default() }.into(), ..Place::client("/registry/pods/default/a") }
+        }
         _ => Place::client("/registry/pods/default/a"),
     }
 }
@@ -219,8 +221,8 @@ fn leaving_out_the_middles_of_runs_changes_nothing() {
             let goes: Vec<Dot> =
                 versions.iter().filter(|_| rng.random_range(0..4) < chance).map(|version| version.dot).collect();
             let mut window = place.window(versions);
-            let gone =
-                window.drop_middles(&place.rules, place.keyspace, place.key, |version, _| goes.contains(&version.dot));
+            let gone = window
+                .drop_middles(&place.rules, 1, place.keyspace, place.key, |version, _| goes.contains(&version.dot));
             assert!(gone.iter().all(|dot| goes.contains(dot)));
             assert_eq!(window.versions().len() + gone.len(), versions.len());
             dropped += gone.len();

@@ -3,6 +3,7 @@
 
 mod edits;
 mod histories;
+mod numbers;
 mod objects;
 mod runs;
 mod sites;

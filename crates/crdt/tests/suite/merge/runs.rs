@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::merge::{Json, Rules, Version, Window};
+use eddy_crdt::merge::{Json, RuleBook, Version, Window};
 use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Live, Origin, ReplicaId, Stamp, VersionVector};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -38,6 +38,7 @@ fn version(replica: u64, seq: u64, stamp: u64, values: Values) -> Version {
     Version {
         dot: Dot { origin, seq },
         stamp: Stamp::new(stamp),
+        rules: 1,
         deps: Arc::new(VersionVector::default()),
         kind: ChangeKind::Put { value: object_of(values), lease: None, version: 2 },
         incarnation: first(),
@@ -89,7 +90,7 @@ fn window(base: Values, versions: &[Version]) -> Window {
 }
 
 fn outcome(window: &Window) -> Values {
-    let live = window.outcome(&Rules::default(), Keyspace::Client, KEY).live.unwrap();
+    let live = window.outcome(&RuleBook::default(), Keyspace::Client, KEY).live.unwrap();
     values_of(&live.value)
 }
 
@@ -118,7 +119,7 @@ fn of_each_leaf_the_last_edit_wins_whatever_of_the_run_is_left_out() {
         for version in our_versions {
             alone.add(version);
             if rng.random_bool(0.5) {
-                let gone = alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |version, _| {
+                let gone = alone.drop_middles(&RuleBook::default(), 1, Keyspace::Client, KEY, |version, _| {
                     !offered.contains(&version.dot)
                 });
                 dropped_in_all += gone.len();
@@ -137,7 +138,7 @@ fn a_long_run_keeps_two_versions_of_each_leaf_at_most() {
     let base = [None, Some(1), Some(2)];
     let (versions, _) = site(&mut rng, 1, base, &(10..1_010).collect::<Vec<_>>());
     let mut alone = window(base, &versions);
-    alone.drop_middles(&Rules::default(), Keyspace::Client, KEY, |_, _| true);
+    alone.drop_middles(&RuleBook::default(), 1, Keyspace::Client, KEY, |_, _| true);
     assert!(alone.versions().len() <= 7, "{} versions are left", alone.versions().len());
 }
 
@@ -159,7 +160,7 @@ fn what_is_edited_again_only_by_a_version_that_does_not_stand_for_it_stays() {
     let all = [ours.to_vec(), vec![other.clone(), later.clone()]].concat();
     for stands in [between, again] {
         let mut left = window(base, &ours);
-        let gone = left.drop_middles(&Rules::default(), Keyspace::Client, KEY, |version, later| {
+        let gone = left.drop_middles(&RuleBook::default(), 1, Keyspace::Client, KEY, |version, later| {
             version.dot.seq == sets && later.dot.seq <= stands
         });
         assert_eq!(gone.len(), usize::from(stands == again));

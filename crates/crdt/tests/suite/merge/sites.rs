@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::merge::{self, MergeOutcome, Rules, Version, Window};
+use eddy_crdt::merge::{self, MergeOutcome, RuleBook, Version, Window};
 use eddy_crdt::{
     Birth, ChangeKind, Dot, Incarnation, Keyspace, LeaseId, Live, Origin, ReplicaId, Stamp, VersionVector,
 };
@@ -19,14 +19,14 @@ pub enum Written {
 /// A key, and the rules by which it is merged.
 #[derive(Clone, Debug)]
 pub struct Place {
-    pub rules: Rules,
+    pub rules: RuleBook,
     pub keyspace: Keyspace,
     pub key: &'static [u8],
 }
 
 impl Place {
     pub fn client(key: &'static str) -> Self {
-        Self { rules: Rules::default(), keyspace: Keyspace::Client, key: key.as_bytes() }
+        Self { rules: RuleBook::default(), keyspace: Keyspace::Client, key: key.as_bytes() }
     }
 
     pub fn outcome(&self, window: &Window) -> MergeOutcome {
@@ -118,6 +118,7 @@ impl Sites {
         let dot = Dot { origin: me.origin, seq: me.seq };
         let own = Incarnation { stamp, dot };
         let Place { rules, keyspace, key } = &self.place;
+        let rules = rules.current();
         let (kind, incarnation) = match written {
             Written::Put(value, lease) => {
                 let anew = |before: &Live| merge::begins_anew(rules, *keyspace, key, &before.value, &value);
@@ -130,7 +131,7 @@ impl Sites {
             Written::Expire => (ChangeKind::Expire, before.map_or(own, |before| before.incarnation)),
         };
         let deps = me.vector.iter().filter(|dep| dep.origin != me.origin).collect();
-        let version = Version { dot, stamp, deps: Arc::new(deps), kind, incarnation };
+        let version = Version { dot, stamp, rules: rules.number, deps: Arc::new(deps), kind, incarnation };
         me.vector.advance(dot);
         me.versions.push(version.clone());
         self.history.push(version);

@@ -1,6 +1,6 @@
 //! What a user of Kubernetes sees after sites that could not hear each other meet again.
 
-use eddy_crdt::merge::{self, CounterRule, Json, MergeOutcome, Rules};
+use eddy_crdt::merge::{self, CounterRule, Json, MergeOutcome, RuleBook, Rules};
 use eddy_crdt::{AnnouncedBirth, Birth, Keyspace, LeaseId, ReplicaId, Rule, SystemKey, lease_ttl, lease_value};
 
 use super::edits::{get, number, parse, set, string, unset};
@@ -77,7 +77,7 @@ fn of_two_objects_of_one_name_the_one_created_first_stays_and_nothing_of_the_oth
     assert_eq!(given_up(&outcome), ["its whole value"]);
     // The site whose object went shows its clients a delete and then a create.
     let Place { rules, keyspace, key } = &sites.place;
-    assert!(merge::replaces(rules, *keyspace, key, &before, &after));
+    assert!(merge::replaces(rules.current(), *keyspace, key, &before, &after));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_pod_bound_by_two_schedulers_stays_where_it_was_bound_first_with_that_status
     assert!(outcome.replaced);
     let after = outcome.live.clone().expect("there");
     let Place { rules, keyspace, key } = &sites.place;
-    assert!(merge::replaces(rules, *keyspace, key, &before, &after), "edge-2's scheduler must see it go");
+    assert!(merge::replaces(rules.current(), *keyspace, key, &before, &after), "edge-2's scheduler must see it go");
     assert!(given_up(&outcome).iter().any(|what| what.contains(".spec.nodeName")), "{:?}", outcome.given_up);
 }
 
@@ -167,7 +167,7 @@ fn the_first_binding_wins_although_its_site_wrote_last() {
     // Also when the site has forgotten the middle of what it wrote.
     let place = &sites.place;
     let mut window = place.window(&versions);
-    let dropped = window.drop_middles(&place.rules, place.keyspace, place.key, |_, _| true);
+    let dropped = window.drop_middles(&place.rules, 1, place.keyspace, place.key, |_, _| true);
     assert_eq!(dropped.len(), 2, "the binding is kept");
     assert_eq!(place.outcome(&window).live, sites.live(0));
 }
@@ -187,7 +187,7 @@ fn a_pod_bound_at_one_site_and_labelled_at_another_is_both_and_no_new_life() {
     assert_eq!(field(&pod, &["metadata", "labels", "zone"]), Some("north"));
     assert!(!outcome.replaced && outcome.given_up.is_empty(), "{outcome:?}");
     let after = outcome.live.expect("there");
-    assert!(!merge::replaces(&sites.place.rules, Keyspace::Client, sites.place.key, &before, &after));
+    assert!(!merge::replaces(sites.place.rules.current(), Keyspace::Client, sites.place.key, &before, &after));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn replicas_that_are_declared_a_counter_add_up_but_never_below_the_minimum() {
     };
     let rules = Rules { counters: vec![counter], ..Rules::default() };
     for (first, second, sum) in [(5, 4, 6), (2, 1, 0), (0, 0, 0)] {
-        let mut sites = Sites::new(Place { rules: rules.clone(), ..Place::client("/registry/d/x/a") }, 3);
+        let mut sites = Sites::new(Place { rules: rules.clone().into(), ..Place::client("/registry/d/x/a") }, 3);
         sites.put(0, DEPLOYMENT);
         sites.sync_all();
         change(&mut sites, 0, |deployment| set(deployment, &["spec", "replicas"], number(first)));
@@ -468,7 +468,7 @@ fn a_merged_value_is_above_its_heads_and_hangs_on_the_last_writers_lease() {
 #[test]
 fn one_lease_granted_twice_is_the_longer_one_and_a_renewal_outlives_an_expiry() {
     let key: &'static [u8] = Box::leak(SystemKey::Lease(LeaseId::new(5)).encode().to_vec().into());
-    let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
+    let place = Place { rules: RuleBook::default(), keyspace: Keyspace::System, key };
     let mut sites = Sites::new(place, 2);
     sites.put(0, lease_value(60, ReplicaId::new(1)));
     sites.put(1, lease_value(10, ReplicaId::new(1)));
@@ -486,7 +486,7 @@ fn one_lease_granted_twice_is_the_longer_one_and_a_renewal_outlives_an_expiry() 
 #[test]
 fn of_two_births_announced_apart_none_counts_until_one_is_announced_again() {
     let key: &'static [u8] = Box::leak(SystemKey::Birth(ReplicaId::new(5)).encode().to_vec().into());
-    let place = Place { rules: Rules::default(), keyspace: Keyspace::System, key };
+    let place = Place { rules: RuleBook::default(), keyspace: Keyspace::System, key };
     let mut sites = Sites::new(place, 3);
     let announced = |birth| AnnouncedBirth::One(Birth::new(birth)).encode();
     let contested = AnnouncedBirth::Contested.encode();
@@ -514,6 +514,6 @@ fn many_writes_of_one_site_are_as_few_as_their_last() {
     sites.history.iter().for_each(|version| window.add(version.clone()));
     assert!(window.is_chain());
     let expected = place.outcome(&window);
-    window.drop_middles(&place.rules, place.keyspace, place.key, |_, _| true);
+    window.drop_middles(&place.rules, 1, place.keyspace, place.key, |_, _| true);
     assert_eq!((window.versions().len(), place.outcome(&window)), (1, expected));
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use eddy_crdt::merge::{Rules, Version, Window};
+use eddy_crdt::merge::{RuleBook, Version, Window};
 use eddy_crdt::{Change, Dot, Key, Keyspace, LocalKeys, Logged, Replica, VersionVector};
 
 use super::checks::Coverage;
@@ -32,7 +32,14 @@ impl History {
         net.extend(logged.entry.changes.iter().filter(|c| c.keyspace == Keyspace::Client).map(|c| (&c.key, c)));
         for (key, change) in &net {
             let (deps, kind) = (logged.deps.clone(), change.kind.clone());
-            let version = Version { dot, stamp: head.stamp, deps, kind, incarnation: change.incarnation };
+            let version = Version {
+                dot,
+                stamp: head.stamp,
+                deps,
+                kind,
+                incarnation: change.incarnation,
+                rules: head.rules,
+            };
             self.keys.entry((*key).clone()).or_default().push(version);
         }
         self.entries.insert(dot, net.into_keys().cloned().collect());
@@ -84,7 +91,7 @@ impl History {
         if !window.is_chain() {
             coverage.count("keys compared with all their versions");
         }
-        let should = window.outcome(&Rules::default(), Keyspace::Client, key).live;
+        let should = window.outcome(&RuleBook::default(), Keyspace::Client, key).live;
         let should = should.map(|live| (live.value, live.version, live.lease));
         let shown = shadow.kvs.get(key).map(|kv| (kv.value.clone(), kv.version, kv.lease));
         if std::env::var_os("EDDY_SIM_TRACE").is_some() && shown != should {

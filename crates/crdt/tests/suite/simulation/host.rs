@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::{Exchange, Tuning};
 use eddy_crdt::{Commit, Identity, Installer, Now, Origin, Replica, ReplicaId, Revision, VersionVector};
 
@@ -103,6 +104,8 @@ pub struct Host {
     pub lost: bool,
     /// What it told its operator that it had to give up.
     pub forsaken: BTreeSet<Bytes>,
+    /// The newest merge engine of its build.
+    pub engine: u32,
 }
 
 impl Host {
@@ -126,6 +129,7 @@ impl Host {
             copied: false,
             lost: false,
             forsaken: BTreeSet::new(),
+            engine: ENGINE,
         }
     }
 

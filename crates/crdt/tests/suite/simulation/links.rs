@@ -1,5 +1,6 @@
 //! How hosts talk: connections come about, carry messages, break; sessions do what they have to.
 
+use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::{Message, Reason, Session, SessionEffects, SessionEvent, SyncError};
 use eddy_crdt::{Installer, Notice};
 use rand::Rng;
@@ -204,6 +205,10 @@ impl World {
             SyncError::RemovedMember(_) | SyncError::UnknownMember(_) if self.removals => {}
             SyncError::UnknownMember(_) => self.coverage.count("strangers"),
             SyncError::Refused { reason: Reason::UnknownMember, .. } => {}
+            SyncError::Rules(_) if self.hosts[host].engine == ENGINE => {
+                self.coverage.count("members that an older build does not join");
+            }
+            SyncError::Refused { reason: Reason::Version, .. } if self.plan.rules => {}
             // It can be seen after a start without any loss: entries of a birth that is told of for the first time.
             SyncError::Outlived(_) | SyncError::Refused { reason: Reason::Identity, .. } if self.disk_faults => {}
             SyncError::Fork(_) | SyncError::Refused { reason: Reason::Fork, .. } if self.disk_faults => {
@@ -220,7 +225,7 @@ impl World {
                 if !self.is_reading(host)
                     && let Life::Fetching(fetch) = &mut self.hosts[host].life
                 {
-                    (fetch.installer, fetch.over) = (Installer::new(), Some(at));
+                    (fetch.installer, fetch.over) = (Installer::of_engine(fetch.empty.engine()), Some(at));
                     self.ask_chunk(at, side, None);
                 }
             }

@@ -1,12 +1,15 @@
 //! How hosts live and die: starts, crashes, lost disks, members that come and go.
 
 use bytes::Bytes;
+use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::{
-    Command, Head, Identity, Input, InstallError, Installer, Notice, Replica, Revision, SnapshotChunk, VersionVector,
+    Command, Damage, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, Revision, SnapshotChunk,
+    VersionVector,
 };
 use rand::Rng;
 
+use super::builds::NEWER_ENGINE;
 use super::checks;
 use super::host::{Checkpoint, Fetching, Host, Life};
 
@@ -22,7 +25,8 @@ const JOIN_TIMEOUT_MS: u64 = 30_000;
 impl World {
     /// Begins with the first entry of the cluster.
     pub fn found(&mut self, host: usize) -> Outcome {
-        let genesis = build::genesis(self.plan.founders);
+        // The founders agree on the engine before they begin: the oldest that any of them may have.
+        let genesis = Genesis { engine: self.hosts[host].engine, ..build::genesis(self.plan.founders) };
         let place = &mut self.hosts[host];
         place.boots(self.ms);
         let (replica, image) = build::found(place.fresh_identity(), &genesis);
@@ -32,10 +36,13 @@ impl World {
     /// Runs what is on disk from now on, and nothing else is.
     fn begins_with(&mut self, host: usize, replica: Replica, image: Image) -> Outcome {
         let now = self.hosts[host].now(self.ms);
-        let identity = replica.identity();
+        let (identity, engine) = (replica.identity(), replica.engine());
         // A process that starts from it, or the one that fetched it.
-        let replica =
-            if self.rng.random_bool(0.5) { image.load(now, identity).map_err(|e| e.to_string())? } else { replica };
+        let replica = if self.rng.random_bool(0.5) {
+            image.load_by(engine, now, identity).map_err(|e| e.to_string())?
+        } else {
+            replica
+        };
         let place = &mut self.hosts[host];
         place.disk.replace(image);
         place.told.clear();
@@ -51,6 +58,7 @@ impl World {
         place.expected = Some(state);
         place.instead = None;
         self.acknowledge_own(host)?;
+        self.say_which_build(host)?;
         for other in 0..self.hosts.len() {
             let later = self.ms + self.rng.random_range(1..200);
             self.at(later, Event::Dial(host.min(other), host.max(other)));
@@ -119,7 +127,15 @@ impl World {
                 .map_err(|e| e.to_string())?
                 .identity
         };
-        let replica = place.disk.durable.load(now, nobody).map_err(|e| format!("host {host} does not start: {e}"))?;
+        let mut loaded = place.disk.durable.load_by(place.engine, now, nobody);
+        if matches!(loaded, Err(Damage::Rules(_))) && place.engine == ENGINE {
+            // Its operator puts the newer build back.
+            place.engine = NEWER_ENGINE;
+            loaded = place.disk.durable.load_by(place.engine, now, nobody);
+            self.coverage.count("older builds that did not start");
+        }
+        let place = &mut self.hosts[host];
+        let replica = loaded.map_err(|e| format!("host {host} does not start: {e}"))?;
         let found = Checkpoint::of(&replica, &Shadow::of(&replica));
         if let Some(expected) = &place.expected {
             let state = if place
@@ -162,6 +178,7 @@ impl World {
             self.flush_all(host)?;
             self.hosts[host].copied = false;
         }
+        self.say_which_build(host)?;
         for other in 0..self.hosts.len() {
             let later = self.ms + self.rng.random_range(1..200);
             self.at(later, Event::Dial(host.min(other), host.max(other)));
@@ -192,10 +209,10 @@ impl World {
         let identity = place.fresh_identity();
         place.life = Life::Fetching(Box::new(Fetching {
             identity,
-            empty: Replica::new(identity),
+            empty: Replica::of_engine(identity, place.engine),
             exchange: Exchange::new(place.tuning),
             nothing: VersionVector::default(),
-            installer: Installer::new(),
+            installer: Installer::of_engine(place.engine),
             over: None,
             old,
             since_ms: self.ms,
@@ -268,7 +285,7 @@ impl World {
             }
             Err(error) => return Err(format!("host {host}: chunk: {error}")),
         }
-        let installer = std::mem::take(&mut fetch.installer);
+        let installer = std::mem::replace(&mut fetch.installer, Installer::of_engine(fetch.empty.engine()));
         let fetched_over = fetch.old.is_some();
         match installer.finish(now, fetch.identity, fetch.old.as_ref()) {
             Ok(installed) => {
@@ -299,6 +316,11 @@ impl World {
                 self.close(at, side);
                 Ok(())
             }
+            Err(InstallError::Rules(_)) if self.hosts[host].engine == ENGINE => {
+                self.coverage.count("snapshots that an older build does not know");
+                self.close(at, side);
+                Ok(())
+            }
             Err(error) => Err(format!("host {host}: install: {error}")),
         }
     }
@@ -323,6 +345,9 @@ impl World {
                 Notice::OwnTailLost { .. } if self.disk_faults => {
                     self.coverage.count("lost tails");
                     self.anew(host);
+                }
+                Notice::UnknownRules { .. } if self.plan.rules => {
+                    self.coverage.count("entries that an older build does not know");
                 }
                 notice => return Err(format!("host {host} says {notice:?}")),
             }

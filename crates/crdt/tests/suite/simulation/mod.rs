@@ -14,6 +14,7 @@
 //! `tools/mutations/run` plants faults that these must find.
 
 mod absences;
+mod builds;
 mod checks;
 mod clients;
 mod crowd;
@@ -33,7 +34,7 @@ mod stories;
 mod world;
 
 use checks::Coverage;
-use nemesis::{hot_plan, plan};
+use nemesis::{hot_plan, plan, rules_plan};
 use seeds::{SHARED_SPACES, sweep};
 
 use crate::support::seeds::env;
@@ -99,6 +100,31 @@ const ABSENCES: u64 = 4_000;
 fn whoever_is_away_each_replica_shows_what_all_versions_mean() {
     let coverage = sweep(env("EDDY_SIM_SEED", 1), env("EDDY_SIM_ABSENCES", ABSENCES), absences::plan);
     println!("{coverage:#?}");
+}
+
+/// How many schedules in which rules and builds change a plain `cargo test` runs; `EDDY_SIM_RULES` says otherwise.
+const RULES_SCHEDULES: u64 = 3_000;
+
+/// What they must have met.
+const RULES_MET: [&str; 6] = [
+    "declarations",
+    "declarations while another waits",
+    "windows with versions of several numbers",
+    "older builds that did not start",
+    "members that an older build does not join",
+    "rules moved up",
+];
+
+#[test]
+fn whenever_rules_move_up_all_become_equal() {
+    let count = env("EDDY_SIM_RULES", RULES_SCHEDULES);
+    let coverage = sweep(env("EDDY_SIM_SEED", 1), count, rules_plan);
+    println!("{count} schedules: {coverage:#?}");
+    if count >= RULES_SCHEDULES {
+        for what in RULES_MET {
+            assert!(coverage.0.contains_key(what), "{count} schedules met no {what}");
+        }
+    }
 }
 
 #[test]

@@ -72,6 +72,12 @@ pub enum Act {
     Add(usize, usize),
     /// The first is told to remove the second.
     Remove(usize, usize),
+    /// A client changes a number in an object.
+    Weigh(usize, u64),
+    /// That one is told which fields are counters from now on.
+    Declare(usize, usize),
+    /// It stops, and comes back after so many milliseconds as another build: a newer one, or an older one.
+    Rebuild(usize, u64, bool),
 }
 
 /// What a schedule has in it.
@@ -92,6 +98,8 @@ pub struct Plan {
     pub tuning: Tuning,
     /// Whether each replica is compared with all versions that ever were.
     pub watched: bool,
+    /// Whether rules and builds change.
+    pub rules: bool,
     /// After how many milliseconds what happens.
     pub acts: Vec<(u64, Act)>,
 }
@@ -167,6 +175,52 @@ pub fn plan(seed: u64) -> Plan {
         acts,
         ..Plan::default()
     }
+}
+
+/// The schedule that a seed stands for in which rules and builds change, amid all that befalls other schedules.
+pub fn rules_plan(seed: u64) -> Plan {
+    let mut plan = if seed.is_multiple_of(2) { hot_plan(seed) } else { plan(seed) };
+    let rng = &mut SmallRng::seed_from_u64(seed ^ 0x0041_1e5a);
+    let total = plan.acts.len();
+    for _ in 0..total / 2 + 4 {
+        let host = rng.random_range(0..plan.founders);
+        let back_ms = [1, 50, 3000][rng.random_range(0..3)];
+        let act = match rng.random_range(0..20) {
+            0..2 => Act::Declare(host, rng.random_range(0..4)),
+            2..4 => Act::Rebuild(host, back_ms, true),
+            4 => Act::Rebuild(host, back_ms, false),
+            // What is declared is in use only after all were heard of.
+            5 => Act::Mend,
+            _ => Act::Weigh(host, rng.random()),
+        };
+        let wait_ms = [0, 0, 30, 400][rng.random_range(0..4)];
+        let at = rng.random_range(0..=plan.acts.len());
+        plan.acts.insert(at, (wait_ms, act));
+    }
+    for _ in 0..rng.random_range(1..4) {
+        let moves = moves_amid_writes(rng, plan.founders);
+        let at = rng.random_range(0..=plan.acts.len());
+        plan.acts.splice(at..at, moves);
+    }
+    plan.rules = true;
+    plan
+}
+
+/// The rules move while all write, and one goes away just then: there are runs of versions of both numbers, and concurrent
+/// ones that only know of the newer.
+fn moves_amid_writes(rng: &mut SmallRng, founders: usize) -> Vec<(u64, Act)> {
+    let away = rng.random_range(0..founders);
+    let mut acts = vec![(0, Act::Mend), (1_500, Act::Declare(rng.random_range(0..founders), rng.random_range(0..4)))];
+    let mut write = |acts: &mut Vec<(u64, Act)>, count: usize| {
+        for _ in 0..count {
+            let wait_ms = [0, 1, 5, 40][rng.random_range(0..4)];
+            acts.push((wait_ms, Act::Weigh(rng.random_range(0..founders), rng.random())));
+        }
+    };
+    write(&mut acts, 10);
+    acts.push((0, Act::Cut(Cut::Alone(away))));
+    write(&mut acts, 20);
+    acts
 }
 
 /// Which faults a schedule has: few at a time, so that each is seen with and without the others.

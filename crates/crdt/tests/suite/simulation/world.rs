@@ -8,6 +8,7 @@ use eddy_crdt::{Command, Dot, Effects, Event as Told, Input, Notice, Refusal, Re
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::builds;
 use super::checks::{self, Coverage, Ledger};
 use super::clients;
 use super::edits;
@@ -459,6 +460,9 @@ impl World {
             Act::RestoreAll(back_ms) => (0..self.hosts.len()).for_each(|host| self.restore(host, *back_ms, true)),
             Act::Add(at, place) => self.add(*at, *place)?,
             Act::Remove(at, gone) => self.remove(*at, *gone)?,
+            Act::Weigh(host, seed) => self.weigh(*host, *seed)?,
+            Act::Declare(host, which) => self.declare(*host, *which)?,
+            Act::Rebuild(host, back_ms, newer) => self.rebuild(*host, *back_ms, *newer),
         }
         Ok(())
     }
@@ -473,6 +477,9 @@ impl World {
             for a in 0..b {
                 self.at(self.ms, Event::Dial(a, b));
             }
+        }
+        if self.plan.rules {
+            self.rebuild_all();
         }
         for host in 0..self.hosts.len() {
             self.hosts[host].flush_ms = 3;
@@ -539,6 +546,9 @@ impl World {
                 Life::Down => return Err(format!("{} is down", host.id)),
                 Life::Fetching(_) => return Err(format!("{} fetches a snapshot", host.id)),
             }
+        }
+        if self.plan.rules {
+            builds::moved_up(&replicas)?;
         }
         converged(&replicas)
     }

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 
 use bytes::Bytes;
-use eddy_crdt::merge::{Rules, Window, Windows};
+use eddy_crdt::merge::{RuleBook, Window, Windows};
 use eddy_crdt::{KeyRange, KeyValue, LeaseId, Log, RangeOp, Replica};
 
 macro_rules! ensure {
@@ -60,7 +60,7 @@ pub fn stands_again(now: &Windows, before: &Windows) -> Result<(), String> {
             let stands = again.window.versions().iter().find(|again| again.dot == version.dot);
             same(&stands, &Some(version), "a version after a restart")?;
         }
-        let rules = Rules::default();
+        let rules = RuleBook::default();
         let live = |window: &Window| window.outcome(&rules, keyspace, key).live;
         same(&live(&again.window), &live(&open.window), "what the versions mean after a restart")?;
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use eddy_crdt::merge::ENGINE;
 use eddy_crdt::{Damage, Identity, Loader, Now, Replica};
 
 /// What a journal holds.
@@ -19,7 +20,18 @@ pub fn load<'a>(
     now: Now,
     identity: Identity,
 ) -> Result<Replica, Damage> {
-    let mut loader = Loader::new();
+    load_by(ENGINE, records, head, now, identity)
+}
+
+/// The same by a build whose newest merge engine is that one.
+pub fn load_by<'a>(
+    engine: u32,
+    records: impl IntoIterator<Item = (&'a u64, &'a Bytes)>,
+    head: Option<&Bytes>,
+    now: Now,
+    identity: Identity,
+) -> Result<Replica, Damage> {
+    let mut loader = Loader::of_engine(engine);
     for (number, record) in records {
         loader.record(*number, record.clone())?;
     }
@@ -30,6 +42,11 @@ impl Image {
     /// Starts a replica from it.
     pub fn load(&self, now: Now, identity: Identity) -> Result<Replica, Damage> {
         load(&self.records, self.head.as_ref(), now, identity)
+    }
+
+    /// The same by a build whose newest merge engine is that one.
+    pub fn load_by(&self, engine: u32, now: Now, identity: Identity) -> Result<Replica, Damage> {
+        load_by(engine, &self.records, self.head.as_ref(), now, identity)
     }
 
     fn apply(&mut self, write: Write) {

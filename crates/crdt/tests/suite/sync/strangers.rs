@@ -1,6 +1,6 @@
 //! Peers that are refused, or must first become what they were.
 
-use eddy_crdt::merge::{Rules, UnknownRules, counters};
+use eddy_crdt::merge::{ENGINE, Rules, UnknownRules, counters};
 use eddy_crdt::sync::{Message, PROTOCOL, Reason, SessionEvent, Stage, SyncError};
 use eddy_crdt::{ClusterId, Command, Dot, Founder, Genesis, Input, Now};
 
@@ -92,14 +92,15 @@ fn a_newer_protocol_other_rules_and_the_wrong_member_are_refused() {
     else {
         panic!("no greeting")
     };
-    hello.rules.number += 1;
-    let unknown = UnknownRules::Number(hello.rules.number);
+    (hello.rules.number, hello.rules.engine) = (7, ENGINE + 1);
+    let unknown = UnknownRules::Engine { number: 7, engine: ENGINE + 1, newest: ENGINE };
     world.send(wire, 1, &Message::Hello(hello));
     world.step();
     assert_eq!(world.error(wire, 0), Some(&SyncError::Rules(unknown)));
     assert_eq!(
         SyncError::Rules(unknown).to_string(),
-        "the peer cannot be joined: the cluster merges by rules number 3, this build by number 2: use a build that knows both"
+        "the peer cannot be joined: the cluster merges by rules number 7, which need merge engine 3; this build has engine \
+         2: use a build that has both"
     );
 
     let node = &world.nodes[0];

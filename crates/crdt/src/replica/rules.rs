@@ -1,0 +1,148 @@
+//! How a cluster comes to merge by other rules.
+//!
+//! Rules are declared with the next number. When every member is known to have the declaration, they are taken into use,
+//! and what a replica writes from then on says so. So a version whose writer merged by a number is met by nobody who does
+//! not know the rules of that number. Nobody declares a number twice: once all have a declaration, all others of the same
+//! number that were made apart from it are known as well, and the last writer has won. A declaration waits for the one
+//! before it. So versions that are still to come lie at most one number below what is in use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::counter::CounterRule;
+use crate::command::op::{Refusal, Reply};
+use crate::entry::{ChangeKind, Entry, Past};
+use crate::merge::book::RuleBook;
+use crate::merge::rules::{FIRST, Rules, UnknownRules};
+use crate::replica::Replica;
+use crate::replica::turn::Turn;
+use crate::store::system::{System, SystemKey};
+use crate::words::key::Keyspace;
+
+impl Replica {
+    /// Reads the rules out of the system keys, and out of entries that are about to be applied.
+    pub(crate) fn read_rules<'a>(
+        &self,
+        system: &System,
+        to_come: impl Iterator<Item = &'a Entry>,
+    ) -> Result<RuleBook, UnknownRules> {
+        let (mut declared, mut current) = (BTreeMap::new(), FIRST);
+        let mut is_up = |key: Option<SystemKey>| {
+            if let Some(SystemKey::RulesUp(number)) = key {
+                current = current.max(number);
+            }
+        };
+        let mut ahead = BTreeMap::new();
+        for entry in to_come {
+            for change in entry.changes.iter().filter(|change| change.keyspace == Keyspace::System) {
+                let key = SystemKey::decode(&change.key);
+                is_up(key);
+                if let (Some(SystemKey::Rules(number)), ChangeKind::Put { value, .. }) = (key, &change.kind) {
+                    let order = (entry.head.stamp, entry.head.dot);
+                    let last = ahead.entry(number).or_insert((order, value));
+                    *last = (*last).max((order, value));
+                }
+            }
+        }
+        for (number, (_, value)) in ahead {
+            declared.insert(number, Rules::decode(value, self.engine)?);
+        }
+        for (key, value) in system {
+            let key = SystemKey::decode(key);
+            is_up(key);
+            if let Some(SystemKey::Rules(number)) = key {
+                declared.insert(number, Rules::decode(&value.value, self.engine)?);
+            }
+        }
+        let first = declared.remove(&FIRST).unwrap_or_default();
+        let later = (FIRST + 1..).map_while(|number| declared.remove(&number)).collect();
+        Ok(RuleBook::new(first, later, current))
+    }
+
+    /// Brings the rules up to date, if the system key that was written is one of theirs.
+    pub(crate) fn follow_rules(&mut self, key: &[u8]) {
+        if !matches!(SystemKey::decode(key), Some(SystemKey::Rules(_) | SystemKey::RulesUp(_))) {
+            return;
+        }
+        // Rules that this build does not know are refused before they are written.
+        let Ok(read) = self.read_rules(&self.state.system, std::iter::empty()) else { return };
+        // While a snapshot is installed, more is known than has been applied.
+        if !self.rules.foresees(&read) {
+            self.state.local = read.first().local_keys();
+            self.rules = Arc::new(read);
+        }
+    }
+
+    /// Reads the rules of entries that are about to be applied, in whatever order.
+    pub(crate) fn foresee_rules(&mut self, entries: &[Entry]) -> Result<(), UnknownRules> {
+        self.rules = Arc::new(self.read_rules(&self.state.system, entries.iter())?);
+        Ok(())
+    }
+
+    /// The lowest rules number that an entry which is not known here may have.
+    pub(crate) fn lowest_to_come(&self) -> u32 {
+        let current = self.rules.current().number;
+        let up = SystemKey::RulesUp(current).encode();
+        let is_known_to_all = self.window(Keyspace::System, &up).is_none();
+        if is_known_to_all { current } else { current.saturating_sub(1).max(FIRST) }
+    }
+
+    /// Declares which fields are counters from now on.
+    pub(crate) fn declare(&mut self, turn: &mut Turn, mut counters: Vec<CounterRule>) -> Result<Reply, Refusal> {
+        counters.sort_unstable();
+        let current = self.rules.current();
+        if self.rules.declared().is_some() {
+            return Err(Refusal::RulesMoving);
+        }
+        if current.counters != counters {
+            self.declare_next(turn, Rules { counters, ..current.clone() });
+        }
+        self.advance(turn);
+        Ok(Reply::Rules { number: self.rules.newest().number })
+    }
+
+    fn declare_next(&mut self, turn: &mut Turn, rules: Rules) {
+        let number = self.rules.current().number + 1;
+        let value = Rules { number, ..rules }.encode();
+        self.write_rules(turn, SystemKey::Rules(number), value);
+    }
+
+    fn write_rules(&mut self, turn: &mut Turn, key: SystemKey, value: Bytes) {
+        self.transact(turn, |transaction| transaction.write_system(key, value));
+        self.follow_rules(&key.encode());
+    }
+
+    /// Whether it is this member that does that. What it writes in doubt may be lost, unless nobody else could know better.
+    fn moves_rules(&self) -> bool {
+        let mut present = self.membership.members.iter().filter(|member| !member.removed);
+        let is_first = present.next().is_some_and(|first| first.id == self.identity.replica);
+        is_first && (self.membership.past != Past::Doubtful || present.next().is_none())
+    }
+
+    /// Declares rules with a newer engine when all members have it, and takes declared ones into use when all members have
+    /// them. One member does this, so that it is done once.
+    pub(crate) fn move_rules(&mut self, turn: &mut Turn) {
+        if self.membership.joining || !self.moves_rules() {
+            return;
+        }
+        loop {
+            let current = self.rules.current().clone();
+            if self.rules.declared().is_none() {
+                let all_have = self.membership.members.engine_of_all();
+                let newer = all_have.filter(|engine| (current.engine + 1..=self.engine).contains(engine));
+                let Some(engine) = newer else { return };
+                self.declare_next(turn, Rules { engine, ..current });
+            }
+            let Some(number) = self.rules.declared().map(|rules| rules.number) else { return };
+            if self.window(Keyspace::System, &SystemKey::Rules(number).encode()).is_some() {
+                return;
+            }
+            self.write_rules(turn, SystemKey::RulesUp(number), Bytes::new());
+            if self.rules.current().number != number {
+                return;
+            }
+        }
+    }
+}
