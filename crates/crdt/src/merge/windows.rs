@@ -125,6 +125,15 @@ impl Windows {
         }
     }
 
+    /// The same where that is not noted yet.
+    pub fn note_unless_noted(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) {
+        let Some(open) = self.get(keyspace, key) else { return };
+        let newest = open.window.versions().last().map(|newest| newest.dot);
+        if open.numbers.last().map(|(noted, _)| *noted) != newest {
+            self.note(keyspace, key, number);
+        }
+    }
+
     /// Settles one window. Returns the record that it no longer rests on, if any, and whether versions under the floor
     /// are left in it.
     pub fn settle(

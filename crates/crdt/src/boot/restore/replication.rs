@@ -95,6 +95,13 @@ impl Rebuilt {
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
         let known = self.reached.get(origin);
         if dot.seq <= known {
+            // It settled and left the log. Versions of its step before it may have to wait there for others of their
+            // origin. They settled with it, so the step ends with them.
+            for Transition { keyspace, key, after, .. } in steps {
+                if let Some(After(number)) = after {
+                    self.kept.windows.note_unless_noted(keyspace, &key, number);
+                }
+            }
             return Ok(());
         }
         if left_out {
