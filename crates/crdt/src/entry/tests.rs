@@ -30,6 +30,7 @@ fn record() -> Record {
             dot: own.dot,
             first_seq: 2,
             stamp: own.stamp,
+            rules: 3,
             depends: VersionVector::default(),
             previous: Chain::from_wire(&[7; CHAIN_LEN]).unwrap(),
             resulting: None,

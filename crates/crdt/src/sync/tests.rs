@@ -52,6 +52,7 @@ fn entry(key: &'static str, value: Bytes) -> Entry {
             dot: name,
             first_seq: name.seq,
             stamp,
+            rules: 300,
             depends: vector(&[dot(9, 9, 9)]),
             previous: chain(7),
             resulting: None,
@@ -80,6 +81,7 @@ fn messages() -> Vec<Message> {
         doubtful: true,
         revision: Revision::new(5 << 32),
         rules: Rules { counters: counters("apps/v1/Deployment:.spec.replicas:min=0").unwrap(), ..Rules::default() },
+        founded: Rules::default(),
         marks: 12,
     };
     vec![
