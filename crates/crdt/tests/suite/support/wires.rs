@@ -61,9 +61,9 @@ impl World {
     /// Breaks the stream between two; both notice.
     pub fn part(&mut self, a: usize, b: usize) {
         let joins = |wire: &Wire| wire.ends.iter().all(|end| end.node == a || end.node == b);
-        let (parted, stay) = std::mem::take(&mut self.wires).into_iter().partition(joins);
+        let (parted, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut self.wires).into_iter().partition(joins);
         self.wires = stay;
-        for end in Vec::<Wire>::into_iter(parted).flat_map(|wire| wire.ends) {
+        for end in parted.into_iter().flat_map(|wire| wire.ends) {
             if let Some(stop) = end.session.end() {
                 self.handle(end.node, stop);
             }
