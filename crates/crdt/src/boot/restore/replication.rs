@@ -68,6 +68,8 @@ struct Rebuilt {
     /// How far each origin's entries are told by the head or were met.
     reached: VersionVector,
     stations: BTreeMap<(Keyspace, Key), Vec<Station>>,
+    /// The number of the last record with something of the key that settled and left the log.
+    settled: BTreeMap<(Keyspace, Key), u64>,
 }
 
 impl Rebuilt {
@@ -85,7 +87,7 @@ impl Rebuilt {
             }
         }
         let reached = kept.base.clone();
-        Self { kept, reached, stations: BTreeMap::new() }
+        Self { kept, reached, stations: BTreeMap::new(), settled: BTreeMap::new() }
     }
 
     /// Takes the next entry that may belong into the log.
@@ -94,6 +96,18 @@ impl Rebuilt {
         let own = replica.identity.origin();
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
         let known = self.reached.get(origin);
+        if left_out {
+            // The one that stands for it may have settled and left the log: that was an entry of its origin, perhaps of
+            // other keys.
+            for Transition { keyspace, key, before, .. } in steps {
+                if self.settled.get(&(keyspace, key.clone())).is_some_and(|settled| *settled > number) {
+                    continue;
+                }
+                self.kept.windows.open(keyspace, &key, before.as_ref());
+                self.stations.entry((keyspace, key)).or_default().push(Station { version: false, before });
+            }
+            return Ok(());
+        }
         if dot.seq <= known {
             // It settled and left the log. Versions of its step before it may have to wait there for others of their
             // origin. They settled with it, so the step ends with them.
@@ -101,13 +115,6 @@ impl Rebuilt {
                 if let Some(After(number)) = after {
                     self.kept.windows.note_unless_noted(keyspace, &key, number);
                 }
-            }
-            return Ok(());
-        }
-        if left_out {
-            for Transition { keyspace, key, before, .. } in steps {
-                self.kept.windows.open(keyspace, &key, before.as_ref());
-                self.stations.entry((keyspace, key)).or_default().push(Station { version: false, before });
             }
             return Ok(());
         }
@@ -167,17 +174,31 @@ fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
 }
 
 /// Rebuilds the log and the windows. Nothing is merged.
-pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
+pub(super) fn restore(
+    replica: &mut Replica,
+    head: Head,
+    candidates: Vec<Candidate>,
+    settled: BTreeMap<(Keyspace, Key), u64>,
+) -> Result<(), Damage> {
     let own = replica.identity.origin();
     let mut rebuilt = Rebuilt::begin(replica, head.origins);
     let mut candidates = candidates;
     for number in stood_for(&mut candidates) {
         replica.state.dead.change(number);
     }
+    rebuilt.settled = settled;
+    for Candidate { number, entry, steps, .. } in candidates.iter().filter(|candidate| !candidate.left_out) {
+        if entry.head.dot.seq <= rebuilt.reached.get(entry.head.dot.origin) {
+            for Transition { keyspace, key, .. } in steps {
+                let last = rebuilt.settled.entry((*keyspace, key.clone())).or_default();
+                *last = (*last).max(*number);
+            }
+        }
+    }
     for candidate in candidates {
         rebuilt.take(replica, candidate)?;
     }
-    let Rebuilt { mut kept, reached, stations } = rebuilt;
+    let Rebuilt { mut kept, reached, stations, .. } = rebuilt;
     if reached != head.vector {
         return Err(Damage::State { what: "entries that members may lack" });
     }
