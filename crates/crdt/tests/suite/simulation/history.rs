@@ -60,7 +60,7 @@ impl History {
         &self,
         before: &VersionVector,
         after: &VersionVector,
-        shadow: &Shadow,
+        (book, shadow): (&RuleBook, &Shadow),
         coverage: &mut Coverage,
     ) -> Result<(), String> {
         let mut keys: Vec<&Key> = vec![];
@@ -70,19 +70,24 @@ impl History {
         }
         keys.sort_unstable();
         keys.dedup();
-        keys.into_iter().try_for_each(|key| self.check_key(key, after, shadow, coverage))
+        keys.into_iter().try_for_each(|key| self.check_key(key, after, (book, shadow), coverage))
     }
 
     /// The same for all keys.
-    pub fn check_all(&self, vector: &VersionVector, shadow: &Shadow, coverage: &mut Coverage) -> Result<(), String> {
-        self.keys.keys().try_for_each(|key| self.check_key(key, vector, shadow, coverage))
+    pub fn check_all(
+        &self,
+        vector: &VersionVector,
+        shown: (&RuleBook, &Shadow),
+        coverage: &mut Coverage,
+    ) -> Result<(), String> {
+        self.keys.keys().try_for_each(|key| self.check_key(key, vector, shown, coverage))
     }
 
     fn check_key(
         &self,
         key: &Key,
         vector: &VersionVector,
-        shadow: &Shadow,
+        (book, shadow): (&RuleBook, &Shadow),
         coverage: &mut Coverage,
     ) -> Result<(), String> {
         let Some(versions) = self.keys.get(key).filter(|_| !LocalKeys::default().contains(key)) else { return Ok(()) };
@@ -91,7 +96,7 @@ impl History {
         if !window.is_chain() {
             coverage.count("keys compared with all their versions");
         }
-        let should = window.outcome(&RuleBook::default(), Keyspace::Client, key).live;
+        let should = window.outcome(book, Keyspace::Client, key).live;
         let should = should.map(|live| (live.value, live.version, live.lease));
         let shown = shadow.kvs.get(key).map(|kv| (kv.value.clone(), kv.version, kv.lease));
         if std::env::var_os("EDDY_SIM_TRACE").is_some() && shown != should {
