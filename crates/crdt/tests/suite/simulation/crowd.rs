@@ -78,7 +78,8 @@ fn lone_writes(world: &mut World) -> Outcome {
 fn a_large_cluster_shows_and_settles_what_is_written() {
     let founders = env("EDDY_SIM_REPLICAS", REPLICAS) as usize;
     let (links, acts) = (vec![], vec![]);
-    let plan = Plan { seed: 1, founders, links, mangles: false, delay_ms: 5, chunk_bytes: 64 << 10, acts };
+    let plan =
+        Plan { seed: 1, founders, links, mangles: false, delay_ms: 5, chunk_bytes: 64 << 10, kept_births: 4, acts };
     let mut world = World::new(&plan).unwrap_or_else(|error| panic!("{error}"));
     world.events_max = u64::MAX;
     lone_writes(&mut world).unwrap_or_else(|error| panic!("{error}"));

@@ -24,6 +24,7 @@ fn story(acts: impl IntoIterator<Item = Vec<(u64, Act)>>) -> Coverage {
         mangles: false,
         delay_ms: 30,
         chunk_bytes: 300,
+        kept_births: 4,
         acts: acts.into_iter().flatten().collect(),
     };
     run(&plan).unwrap_or_else(|error| panic!("{error}"))
@@ -199,7 +200,16 @@ fn an_older_copy_from_before_a_member_was_added_takes_from_it_what_was_written_s
     // The command writes a key that nobody deletes.
     let acts =
         vec![(34, Act::Backup(0)), (0, Act::Command(0, MARKS)), (0, Act::Add(0, 1)), (64, Act::Restore(0, 50, true))];
-    let plan = Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, acts };
+    let plan = Plan {
+        seed: 1,
+        founders: 1,
+        links: vec![],
+        mangles: false,
+        delay_ms: 2,
+        chunk_bytes: 300,
+        kept_births: 4,
+        acts,
+    };
     met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
@@ -214,7 +224,16 @@ fn an_older_copy_from_before_a_member_was_added_keeps_what_it_writes_alone() {
         (700, Act::Command(0, MARKS)),
         (1_000, Act::Crash(0, 50)),
     ];
-    let plan = Plan { seed: 1, founders: 1, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, acts };
+    let plan = Plan {
+        seed: 1,
+        founders: 1,
+        links: vec![],
+        mangles: false,
+        delay_ms: 2,
+        chunk_bytes: 300,
+        kept_births: 4,
+        acts,
+    };
     met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
@@ -232,7 +251,16 @@ fn what_only_a_new_member_has_of_one_that_lost_its_disk_is_kept() {
         (0, Act::Restore(1, 1, true)),
         (5_000, Act::Mend),
     ];
-    let plan = Plan { seed: 1, founders: 2, links: vec![], mangles: false, delay_ms: 2, chunk_bytes: 300, acts };
+    let plan = Plan {
+        seed: 1,
+        founders: 2,
+        links: vec![],
+        mangles: false,
+        delay_ms: 2,
+        chunk_bytes: 300,
+        kept_births: 4,
+        acts,
+    };
     met(&run(&plan).unwrap_or_else(|error| panic!("{error}")), "members added again");
 }
 
@@ -262,4 +290,40 @@ fn a_founder_that_founds_again_and_writes_nothing_lets_the_others_settle() {
         writes(1, 3),
     ]);
     met(&coverage, "founded again");
+}
+
+/// It loses its disk so often that its first birth is forgotten. Then that disk comes back, and nothing tells it from the
+/// newest one. It has all that was written under that birth, or not. It has written more when it meets the others, or not.
+#[test]
+fn a_disk_from_before_what_is_forgotten_is_found_out() {
+    for (is_whole, writes_alone) in [(false, false), (false, true), (true, true)] {
+        let mut acts = everyone_writes(5);
+        acts.push((500, Act::Backup(1)));
+        if !is_whole {
+            acts.extend(everyone_writes(3));
+        }
+        for _ in 0..3 {
+            acts.extend([(4_000, Act::Wipe(1, 50)), (4_000, Act::Mend)]);
+            acts.extend(everyone_writes(3));
+        }
+        acts.extend([(4_000, Act::Cut(Cut::Alone(1))), (0, Act::Restore(1, 50, false))]);
+        if writes_alone {
+            acts.extend([(2_000, Act::Command(1, MARKS)), (100, Act::Command(1, MARKS + 1))]);
+        }
+        acts.push((8_000, Act::Mend));
+        acts.extend(everyone_writes(3));
+        let plan = Plan {
+            seed: 1,
+            founders: 3,
+            links: vec![],
+            mangles: false,
+            delay_ms: 30,
+            chunk_bytes: 300,
+            kept_births: 0,
+            acts,
+        };
+        let coverage = run(&plan).unwrap_or_else(|error| panic!("{error}"));
+        met(&coverage, "births forgotten");
+        met(&coverage, "begun anew");
+    }
 }

@@ -98,7 +98,8 @@ impl World {
         if std::env::var_os("EDDY_SIM_TRACE").is_some() {
             println!("--- a run");
         }
-        let hosts = (0..plan.founders).map(|place| Host::new(place, true, Tuning::default())).collect();
+        let hosts =
+            (0..plan.founders).map(|place| Host::new(place, true, Tuning::default(), plan.kept_births)).collect();
         let mut world = Self {
             hosts,
             connections: BTreeMap::new(),
@@ -388,7 +389,8 @@ impl World {
                 let command = clients::command(*seed, &up.shadow, up.replica.compacted());
                 self.command(*host, command)?;
             }
-            Act::Hot(host, seed) => drop(self.command(*host, clients::hot_command(*seed))?),
+            Act::Hot(host, seed) if *host < self.hosts.len() => drop(self.command(*host, clients::hot_command(*seed))?),
+            Act::Hot(..) => {}
             Act::Burst(host, count) => {
                 for n in 0..*count {
                     if self.hosts.get(*host).and_then(Host::up).is_some() {
@@ -460,6 +462,11 @@ impl World {
             self.pass(self.ms + 100)?;
             last = self.check_converged();
             if last.is_ok() {
+                let has_forgotten = |up: &super::host::Up| up.replica.vector().fences().next().is_some();
+                if self.hosts.iter().filter_map(Host::up).any(has_forgotten) {
+                    self.coverage.count("births forgotten");
+                }
+                self.check_forgotten()?;
                 return self.check_marks(&marks);
             }
         }
@@ -491,6 +498,19 @@ impl World {
                 self.crash(host, 0);
                 self.start(host)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What is over and known to all is forgotten.
+    fn check_forgotten(&self) -> Outcome {
+        for up in self.hosts.iter().filter_map(Host::up) {
+            let replica = &up.replica;
+            for member in replica.members() {
+                let births = replica.births_of(member.id).count();
+                ensure!(births <= 2 + self.plan.kept_births, "{births} births of {} are known", member.id);
+            }
+            ensure!(replica.acks().len() <= replica.members().count(), "acknowledgements of the dead count");
         }
         Ok(())
     }
