@@ -47,6 +47,7 @@ pub use store::digest::Digest;
 pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
 pub use words::chain::{CHAIN_LEN, Chain};
 pub use words::clock::{CLOCK_DRAG_MAX_MS, Now, Stamp};
+pub use words::fence::{Fence, VectorPart};
 pub use words::id::{Birth, ClusterId, Dot, Identity, LeaseId, Origin, ReplicaId};
 pub use words::key::{Key, KeyRange, Keyspace, LocalKeys, Place};
 pub use words::revision::Revision;

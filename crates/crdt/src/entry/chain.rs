@@ -31,6 +31,13 @@ impl Chain {
                 hasher.update(&number.to_le_bytes());
             }
         }
+        for fence in head.depends.fences() {
+            // A mark in front: what stands here otherwise begins with a flag below it.
+            hasher.update(&[u8::MAX]);
+            for number in [fence.replica.get(), fence.before.get(), fence.hash] {
+                hasher.update(&number.to_le_bytes());
+            }
+        }
         for change in changes.iter().filter(|change| !change.local) {
             let (kind, value, lease, version) = match &change.kind {
                 ChangeKind::Put { value, lease, version } => (1, &value[..], lease.map_or(0, LeaseId::get), *version),

@@ -8,10 +8,12 @@ use crate::entry::change::{Applied, Change, ChangeKind, is_version_number};
 use crate::entry::record::{EntryHead, Record};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
+use crate::words::fence::VectorPart;
 use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
 use crate::words::value::Incarnation;
+use crate::words::vector::VersionVector;
 
 /// The version of the layout of records and heads. A build reads the versions up to its own.
 pub const FORMAT: u32 = 1;
@@ -48,6 +50,9 @@ pub(super) mod wire {
         pub birth: u64,
         #[prost(uint64, tag = "3")]
         pub seq: u64,
+        /// In a vector, and set where this is no dot but a fence before that birth: its hash.
+        #[prost(fixed64, optional, tag = "4")]
+        pub ended: Option<u64>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -141,7 +146,24 @@ pub(super) fn unseal(bytes: &Bytes) -> Result<Bytes, CodecError> {
 }
 
 pub(super) fn dot_to_wire(dot: Dot) -> wire::StoredDot {
-    wire::StoredDot { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+    part_to_wire(VectorPart::Upto(dot))
+}
+
+fn part_to_wire(part: VectorPart) -> wire::StoredDot {
+    let (replica, birth, number, is_fence) = part.numbers();
+    let (seq, ended) = if is_fence { (0, Some(number)) } else { (number, None) };
+    wire::StoredDot { replica, birth, seq, ended }
+}
+
+pub(super) fn vector_to_wire(vector: &VersionVector) -> Vec<wire::StoredDot> {
+    vector.parts().map(part_to_wire).collect()
+}
+
+pub(super) fn vector_from_wire(parts: &[wire::StoredDot]) -> VersionVector {
+    let part = |part: &wire::StoredDot| {
+        VectorPart::from_numbers(part.replica, part.birth, part.ended.unwrap_or(part.seq), part.ended.is_some())
+    };
+    parts.iter().map(part).collect()
 }
 
 pub(super) fn dot_from_wire(dot: &wire::StoredDot) -> Dot {
@@ -230,7 +252,7 @@ impl Record {
             revision: self.revision.map(Revision::get),
             dot: head.map(|head| dot_to_wire(head.dot)),
             stamp: head.map_or(0, |head| head.stamp.get()),
-            depends: head.iter().flat_map(|head| head.depends.iter()).map(dot_to_wire).collect(),
+            depends: head.map(|head| vector_to_wire(&head.depends)).unwrap_or_default(),
             previous: head.map(|head| chain(head.previous)).unwrap_or_default(),
             changes: changes(&self.changes),
             trimmed: self.trimmed,
@@ -257,7 +279,7 @@ impl Record {
                 first_seq: wire.first_seq.unwrap_or(dot.seq),
                 stamp: Stamp::new(wire.stamp),
                 rules: wire.rules,
-                depends: wire.depends.iter().map(dot_from_wire).collect(),
+                depends: vector_from_wire(&wire.depends),
                 previous: chain_from_wire(&wire.previous)?,
                 resulting: wire.resulting.map(|bytes| chain_from_wire(&bytes)).transpose()?,
             }),

@@ -6,6 +6,7 @@ use prost::Message;
 use crate::entry::codec::{self, CodecError, FORMAT, wire};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
+use crate::words::fence::VectorPart;
 use crate::words::id::{Birth, ClusterId, Dot, Identity, Origin, ReplicaId};
 use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
@@ -165,25 +166,55 @@ struct StoredMark {
     upto: Option<Bytes>,
 }
 
-/// A vector that lies below another one, as the differences to it: one varint each, most of them a byte.
+/// A vector that lies below another one. First the differences to it: one varint each, most of them a byte. Then what
+/// it names beside that: births that the other one has forgotten, and fences that the other one has moved on.
 fn below(top: &VersionVector, vector: &VersionVector) -> Bytes {
     let mut bytes = Vec::with_capacity(top.len());
+    for fence in top.fences() {
+        bytes.push(u8::from(vector.fence(fence.replica) == Some(fence)));
+    }
     for dot in top.iter() {
         prost::encoding::encode_varint(dot.seq.saturating_sub(vector.get(dot.origin)), &mut bytes);
+    }
+    let is_beside = |part: &VectorPart| match part {
+        VectorPart::Ended(fence) => top.fence(fence.replica) != Some(*fence),
+        VectorPart::Upto(dot) => top.has_forgotten(dot.origin),
+    };
+    for (replica, birth, number, is_fence) in vector.parts().filter(is_beside).map(VectorPart::numbers) {
+        bytes.push(u8::from(is_fence));
+        for number in [replica, birth, number] {
+            prost::encoding::encode_varint(number, &mut bytes);
+        }
     }
     bytes.into()
 }
 
 fn from_below(top: &VersionVector, mut bytes: &[u8]) -> Result<VersionVector, CodecError> {
+    const FIELD: CodecError = CodecError::Field("vector");
+    let flag = |bytes: &mut &[u8]| match bytes.split_off_first() {
+        Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        _ => Err(FIELD),
+    };
     let mut vector = VersionVector::default();
+    for fence in top.fences() {
+        if flag(&mut bytes)? {
+            vector.raise(fence);
+        }
+    }
     for dot in top.iter() {
         let missing = prost::encoding::decode_varint(&mut bytes)?;
-        let seq = dot.seq.checked_sub(missing).ok_or(CodecError::Field("vector"))?;
+        let seq = dot.seq.checked_sub(missing).ok_or(FIELD)?;
         if seq > 0 {
             vector.advance(Dot { seq, ..dot });
         }
     }
-    if bytes.is_empty() { Ok(vector) } else { Err(CodecError::Field("vector")) }
+    while !bytes.is_empty() {
+        let is_fence = flag(&mut bytes)?;
+        let mut number = || prost::encoding::decode_varint(&mut bytes);
+        vector.extend([VectorPart::from_numbers(number()?, number()?, number()?, is_fence)]);
+    }
+    Ok(vector)
 }
 
 impl Head {
@@ -214,7 +245,7 @@ impl Head {
             next_number: self.next_number,
             revision: self.revision.get(),
             compacted: self.compacted.map(Revision::get),
-            vector: self.vector.iter().map(codec::dot_to_wire).collect(),
+            vector: codec::vector_to_wire(&self.vector),
             chain: Bytes::copy_from_slice(self.chain.as_bytes()),
             stamp: self.stamp.get(),
             state_hash: Bytes::copy_from_slice(&self.state_hash.to_le_bytes()),
@@ -242,7 +273,7 @@ impl Head {
         }
         let hash =
             |bytes: &[u8]| bytes.try_into().map(u128::from_le_bytes).map_err(|_| CodecError::Field("state hash"));
-        let vector: VersionVector = wire.vector.iter().map(codec::dot_from_wire).collect();
+        let vector = codec::vector_from_wire(&wire.vector);
         let origin = |origin: StoredOrigin| {
             Ok(OriginHead {
                 origin: Origin { replica: ReplicaId::new(origin.replica), birth: Birth::new(origin.birth) },

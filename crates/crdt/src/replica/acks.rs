@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::replica::marks::Statement;
 use crate::store::system::AnnouncedBirth;
+use crate::words::fence::Fence;
 use crate::words::id::{Birth, Origin, ReplicaId};
 use crate::words::vector::VersionVector;
 
@@ -84,6 +85,20 @@ impl Acks {
             }
         }
         news
+    }
+
+    /// Drops what does not count and never will: what was acknowledged under births that are over.
+    pub fn retain(&mut self, may_count: impl Fn(Origin) -> bool) {
+        self.counted.retain(|member, _| may_count(*member));
+        self.said.retain(|member, _| may_count(*member));
+        self.pending.retain(|member, _| may_count(*member));
+    }
+
+    /// Lets a fence stand for the births below it, in what covers all of them.
+    pub fn raise(&mut self, fence: Fence) {
+        for vector in self.counted.values_mut().filter(|vector| vector.covers_fence(fence)) {
+            vector.raise(fence);
+        }
     }
 
     /// What counts.

@@ -73,7 +73,10 @@ impl Replica {
         let mut keys = BTreeSet::new();
         for Dot { origin, seq } in heard.iter() {
             let from = replication.looked_upto.get(origin);
-            let news = replication.log.of(origin, from + 1).take_while(|logged| logged.entry.head.dot.seq <= seq);
+            let news = replication
+                .log
+                .of(origin, from.saturating_add(1))
+                .take_while(|logged| logged.entry.head.dot.seq <= seq);
             keys.extend(
                 news.flat_map(|logged| &logged.entry.changes).map(|change| (change.keyspace, change.key.clone())),
             );

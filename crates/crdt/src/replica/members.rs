@@ -19,7 +19,7 @@ pub fn concerns(key: &SystemKey) -> bool {
 }
 
 /// The members of the cluster, and what they have on disk.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Membership {
     /// The members.
     pub(crate) members: Members,
@@ -33,7 +33,27 @@ pub(crate) struct Membership {
     pub(crate) met: BTreeSet<ReplicaId>,
     /// What members are known to have written.
     pub(crate) heard: Heard,
+    /// How many births of each member that are over are known still.
+    pub(crate) kept_births: usize,
 }
+
+impl Default for Membership {
+    fn default() -> Self {
+        Self {
+            members: Members::default(),
+            acks: Acks::default(),
+            joining: false,
+            past: Past::default(),
+            met: BTreeSet::new(),
+            heard: Heard::default(),
+            kept_births: KEPT_BIRTHS,
+        }
+    }
+}
+
+/// How many births of each member that are over are known still. The newest of them are: a copy of a disk that comes
+/// back is most likely one of theirs, and what only it has is told from what all have by the names of its entries.
+const KEPT_BIRTHS: usize = 4;
 
 impl Membership {
     /// The members whose acknowledgements settling waits for.

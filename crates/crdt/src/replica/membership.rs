@@ -56,6 +56,32 @@ impl Replica {
         self.members_changed(turn)
     }
 
+    /// A member begins with a snapshot. Notes under which birth it goes on: the one that it drew, numbered behind all
+    /// births of it that are known.
+    pub(crate) fn announce_next(&mut self, turn: &mut Turn, member: ReplicaId, drawn: Birth) {
+        let is_noted = |birth| matches!(birth, AnnouncedBirth::One(birth) if birth.is_drawn_as(drawn));
+        if !self.membership.members.birth_of(member).is_some_and(is_noted) {
+            let next = self.next_birth(member, drawn);
+            self.announce(turn, member, next);
+        }
+    }
+
+    /// The birth that a member drew, numbered behind all births of it that are known here.
+    pub(crate) fn next_birth(&self, member: ReplicaId, drawn: Birth) -> Birth {
+        let announced = match self.membership.members.birth_of(member) {
+            Some(AnnouncedBirth::One(birth)) => Some(birth),
+            Some(AnnouncedBirth::Contested) | None => None,
+        };
+        let own = (member == self.identity.replica && !self.membership.joining).then_some(self.identity.birth);
+        let last = [announced, own, self.newest_birth_of(member)].into_iter().flatten().max();
+        last.map_or(drawn, |last| drawn.behind(last))
+    }
+
+    /// The newest birth under which entries of a member are known.
+    pub(crate) fn newest_birth_of(&self, member: ReplicaId) -> Option<Birth> {
+        self.origins.vector.of(member).last().map(|dot| dot.origin.birth)
+    }
+
     /// Notes under which birth a member goes on: settling waits until all know.
     pub(crate) fn announce(&mut self, turn: &mut Turn, member: ReplicaId, birth: Birth) {
         if self.membership.members.is_present(member)

@@ -2,6 +2,7 @@
 
 pub(crate) mod acks;
 mod command;
+pub(crate) mod forget;
 pub(crate) mod heard;
 mod journal;
 mod leases;
@@ -148,7 +149,7 @@ impl Replica {
                 turn.effects.head_changed |= self.marks.stop(member, session, upto);
             }
             Input::Doubt(birth) => self.doubt(&mut turn, birth),
-            Input::Begins { member, birth } => self.announce(&mut turn, member, birth),
+            Input::Begins { member, birth } => self.announce_next(&mut turn, member, birth),
             Input::Met(member) => self.meet(&mut turn, member),
             Input::Hold => {
                 if let Some(replication) = &mut self.replication {

@@ -47,6 +47,11 @@ impl Replica {
         self.membership.acks.of(member, self.membership.members.birth_of(member))
     }
 
+    /// How many system keys there are.
+    pub fn system_len(&self) -> usize {
+        self.state.system.len()
+    }
+
     /// The birth under which a member goes on, if it was announced: a first one need not be.
     pub fn birth_of(&self, member: ReplicaId) -> Option<AnnouncedBirth> {
         self.membership.members.birth_of(member)

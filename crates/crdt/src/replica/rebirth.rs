@@ -16,7 +16,8 @@ use crate::words::id::{Birth, ReplicaId};
 
 impl Replica {
     /// Goes on under another birth. What it had is from now on as if another replica had made it.
-    pub(crate) fn doubt(&mut self, turn: &mut Turn, birth: Birth) {
+    pub(crate) fn doubt(&mut self, turn: &mut Turn, drawn: Birth) {
+        let birth = self.next_birth(self.identity.replica, drawn);
         let before = std::mem::take(&mut self.origins.own);
         if self.origins.vector.get(self.identity.origin()) > 0 {
             self.origins.others.insert(self.identity.origin(), before);

@@ -10,6 +10,7 @@ use crate::replica::origins::OriginState;
 use crate::replica::turn::Turn;
 use crate::store::system::SystemKey;
 use crate::words::clock::{CLOCK_DRAG_MAX_MS, Stamp};
+use crate::words::fence::Fence;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
@@ -185,12 +186,21 @@ impl Replica {
             return Err(Notice::NotAMember { member: origin.replica, from });
         }
         let depends_on = |vector: &VersionVector| {
-            vector.iter().all(|on| {
-                if on.origin == origin {
-                    return on.seq < head.first_seq.max(known + 1);
+            let on_ended = |fence: Fence| {
+                state.deps.covers_fence(fence) || head.depends.covers_fence(fence) || {
+                    let mut deps = VersionVector::clone(&state.deps);
+                    deps.merge(&head.depends);
+                    deps.advance(Dot { origin, seq: known });
+                    deps.covers_fence(fence)
                 }
-                head.depends.contains(on) || state.deps.contains(on)
-            })
+            };
+            vector.fences().all(on_ended)
+                && vector.iter().all(|on| {
+                    if on.origin == origin {
+                        return on.seq < head.first_seq.max(known + 1);
+                    }
+                    head.depends.contains(on) || state.deps.contains(on)
+                })
         };
         // A replica that is alone has settled nothing that another may lack.
         if !self.replication.as_ref().is_none_or(|replication| depends_on(&replication.floor)) {

@@ -58,7 +58,7 @@ impl Replica {
     }
 
     fn advance_floor(&mut self, turn: &mut Turn) {
-        let Some(replication) = &mut self.replication else { return };
+        let Some(replication) = &mut self.replication else { return self.forget_births_alone(turn) };
         if replication.hold_until_ms.is_some_and(|until_ms| turn.now.mono_ms < until_ms) {
             return;
         }
@@ -73,6 +73,7 @@ impl Replica {
             turn.effects.head_changed = true;
             self.settle(&grown);
         }
+        self.forget_births(turn, &reached);
         let is_logged = self.replication.as_ref().is_some_and(|replication| !replication.log.is_empty());
         if !is_logged && self.membership.counting() == [self.identity.replica] {
             // There are no other members any more: everything is settled, and nothing is kept for anyone.
@@ -111,7 +112,7 @@ impl Replica {
     }
 
     /// Where the log begins: nothing up to there is in it.
-    pub(crate) fn log_base(&self) -> &VersionVector {
+    pub fn log_base(&self) -> &VersionVector {
         self.replication.as_ref().map_or(&self.origins.vector, |replication| &replication.base)
     }
 

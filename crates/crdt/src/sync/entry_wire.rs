@@ -10,7 +10,7 @@ use crate::entry::change::is_version_number;
 use crate::entry::{Change, ChangeKind, Entry, EntryHead};
 use crate::sync::delta::{Delta, DeltaError};
 use crate::sync::message::ENTRY_MAX;
-use crate::sync::wire::{self, DecodeError, WireChange, WireDot, WireOrigin};
+use crate::sync::wire::{self, DecodeError, WireChange, WireOrigin};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::{Birth, Dot, LeaseId, Origin, ReplicaId};
@@ -124,7 +124,7 @@ pub fn decode(bytes: Bytes) -> Result<Received, DecodeError> {
         first_seq: wire.first_seq.unwrap_or(wire.seq),
         stamp: Stamp::new(wire.stamp),
         rules: wire.rules,
-        depends: wire.depends.iter().map(WireDot::get).collect(),
+        depends: wire::vector_from_wire(&wire.depends),
         previous: Chain::from_wire(&wire.previous).ok_or(DecodeError::Field("chain hash"))?,
         resulting: match &wire.resulting {
             None => None,

@@ -13,6 +13,7 @@ use crate::merge::rules::Rules;
 use crate::replica::marks::{Ack, Statement};
 use crate::sync::wire::{self, Body, DecodeError, WireChain, WireDot};
 use crate::words::chain::Chain;
+use crate::words::fence::VectorPart;
 use crate::words::id::{Birth, ClusterId, Dot, Origin, ReplicaId};
 use crate::words::key::Place;
 use crate::words::revision::Revision;
@@ -238,7 +239,8 @@ pub enum Message {
 
 /// Names a version vector in few bytes.
 pub fn fingerprint(vector: &VersionVector) -> u64 {
-    let numbers = vector.iter().flat_map(|dot| [dot.origin.replica.get(), dot.origin.birth.get(), dot.seq]);
+    let numbers =
+        vector.parts().map(VectorPart::numbers).flat_map(|(replica, birth, number, _)| [replica, birth, number]);
     xxh3_64(&numbers.flat_map(u64::to_le_bytes).collect::<Vec<_>>())
 }
 

@@ -93,7 +93,13 @@ fn messages() -> Vec<Message> {
             marks: 0,
             part: None,
         },
-        Message::Entries { epoch: 3, number: 5, entries: vec![], marks: 9, part: Some(Part { first: 4, ends: true, more: true }) },
+        Message::Entries {
+            epoch: 3,
+            number: 5,
+            entries: vec![],
+            marks: 9,
+            part: Some(Part { first: 4, ends: true, more: true }),
+        },
         Message::Acks(AckBatch {
             epoch: 1,
             number: 2,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::sync::delta::DeltaError;
 use crate::words::chain::Chain;
+use crate::words::fence::VectorPart;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
@@ -18,11 +19,24 @@ pub struct WireDot {
     pub birth: u64,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
+    /// In a vector, and set where this is no dot but a fence before that birth: its hash.
+    #[prost(fixed64, optional, tag = "4")]
+    pub ended: Option<u64>,
 }
 
 impl WireDot {
     pub fn new(dot: Dot) -> Self {
-        Self { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+        Self { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq, ended: None }
+    }
+
+    fn of_part(part: VectorPart) -> Self {
+        let (replica, birth, number, is_fence) = part.numbers();
+        let (seq, ended) = if is_fence { (0, Some(number)) } else { (number, None) };
+        Self { replica, birth, seq, ended }
+    }
+
+    pub fn part(&self) -> VectorPart {
+        VectorPart::from_numbers(self.replica, self.birth, self.ended.unwrap_or(self.seq), self.ended.is_some())
     }
 
     pub fn get(&self) -> Dot {
@@ -49,14 +63,14 @@ impl WireOrigin {
     }
 }
 
-/// A vector as its dots.
+/// A vector as its fences and dots.
 pub fn vector_to_wire(vector: &VersionVector) -> Vec<WireDot> {
-    vector.iter().map(WireDot::new).collect()
+    vector.parts().map(WireDot::of_part).collect()
 }
 
-/// A vector from its dots.
+/// A vector from its fences and dots.
 pub fn vector_from_wire(dots: &[WireDot]) -> VersionVector {
-    dots.iter().map(WireDot::get).collect()
+    dots.iter().map(WireDot::part).collect()
 }
 
 pub fn keyspace_to_wire(keyspace: Keyspace) -> u32 {

@@ -47,8 +47,45 @@ id! {
 }
 id! {
     /// Drawn when a data dir is created, and anew whenever a replica may have lost entries it had already numbered.
+    ///
+    /// The high bits order a member's births: a later one is above those before it. The low bits are drawn.
     Birth(u64)
 }
+
+/// How many bits of a birth are drawn. The others order.
+const DRAWN_BITS: u32 = 32;
+
+impl Birth {
+    /// A birth drawn at a time, by seconds of the wall clock. A member that knows nothing of the births before then still
+    /// comes behind them, unless a clock was wrong. Nothing depends on it where anyone knows them: see [`Self::behind`].
+    pub const fn drawn(seconds: u32, random: u32) -> Self {
+        Self((seconds as u64) << DRAWN_BITS | random as u64)
+    }
+
+    /// This birth, or the one with the same drawn bits that comes behind another.
+    #[must_use]
+    pub const fn behind(self, last: Self) -> Self {
+        if self.number() > last.number() {
+            return self;
+        }
+        // A member has too few disks in its life to run out of numbers.
+        Self((last.number().saturating_add(1) as u64) << DRAWN_BITS | self.random() as u64)
+    }
+
+    /// Whether both were drawn as one.
+    pub const fn is_drawn_as(self, other: Self) -> bool {
+        self.random() == other.random()
+    }
+
+    const fn number(self) -> u32 {
+        (self.0 >> DRAWN_BITS) as u32
+    }
+
+    const fn random(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 id! {
     /// An etcd lease id; never zero inside the state machine ("no lease" is `None`).
     LeaseId(i64)

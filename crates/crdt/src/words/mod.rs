@@ -4,6 +4,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod clock;
+pub(crate) mod fence;
 pub(crate) mod id;
 pub(crate) mod key;
 pub(crate) mod revision;

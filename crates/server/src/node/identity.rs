@@ -4,6 +4,8 @@
 //! computes the same ids without asking. The birth is random: it tells this data dir from a lost one of the same
 //! member.
 
+use std::time::SystemTime;
+
 use eddy_crdt::{Birth, ClusterId, Founder, Identity, ReplicaId};
 
 /// Why there is no identity.
@@ -29,12 +31,14 @@ fn hash(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(id).max(1)
 }
 
-/// A random birth.
+/// A birth drawn now.
 ///
 /// # Errors
 /// When the operating system has no randomness.
 pub fn draw_birth() -> Result<Birth, IdentityError> {
-    getrandom::u64().map(|n| Birth::new(n.max(1))).map_err(IdentityError::Randomness)
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
+    getrandom::u32().map(|random| Birth::drawn(seconds, random)).map_err(IdentityError::Randomness)
 }
 
 /// The id of a member that is added at run time; `peer_urls` are sorted. It is the same wherever the member is added. The

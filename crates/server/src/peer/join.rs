@@ -278,7 +278,7 @@ async fn take(
                     tracing::warn!(
                         key = %String::from_utf8_lossy(&change.key),
                         member = %entry.head.dot.origin.replica,
-                        "a write of a removed member is given up: the others went on without it"
+                        "a write of a member that was removed, or lost that disk, is not taken along; the others may not have it"
                     );
                 }
             }

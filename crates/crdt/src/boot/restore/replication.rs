@@ -14,6 +14,7 @@ use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::told::Told;
 use crate::store::state::Recorded;
+use crate::words::fence::Fence;
 use crate::words::id::{Dot, Origin};
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -74,9 +75,10 @@ struct Rebuilt {
 
 impl Rebuilt {
     /// What lies before the log.
-    fn begin(replica: &mut Replica, origins: Vec<OriginHead>) -> Self {
+    fn begin(replica: &mut Replica, fences: impl Iterator<Item = Fence>, origins: Vec<OriginHead>) -> Self {
         let own = replica.identity.origin();
         let mut kept = Replication::default();
+        fences.for_each(|fence| kept.base.raise(fence));
         for origin in origins {
             let before = origin.before;
             let state = OriginState { chain: origin.chain, deps: Arc::new(origin.deps) };
@@ -181,7 +183,7 @@ pub(super) fn restore(
     settled: BTreeMap<(Keyspace, Key), u64>,
 ) -> Result<(), Damage> {
     let own = replica.identity.origin();
-    let mut rebuilt = Rebuilt::begin(replica, head.origins);
+    let mut rebuilt = Rebuilt::begin(replica, head.vector.fences(), head.origins);
     let mut candidates = candidates;
     for number in stood_for(&mut candidates) {
         replica.state.dead.change(number);
@@ -211,8 +213,8 @@ pub(super) fn restore(
             kept.lingering.insert((keyspace, key));
         }
     }
-    let fresh = head.vector.iter().filter(|dot| dot.origin != own);
-    replica.origins.fresh = fresh.filter(|dot| !replica.origins.own.deps.contains(*dot)).collect();
+    replica.origins.fresh = head.vector.above(&replica.origins.own.deps);
+    replica.origins.fresh.remove(own);
     replica.marks = Marks::restored(head.marks, head.sent_to_others, head.sent, &head.vector);
     replica.told = Told::before(head.vector.clone());
     replica.origins.vector = head.vector;

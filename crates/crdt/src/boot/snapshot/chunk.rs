@@ -4,6 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::entry::{Change, ChangeKind, CodecError, Entry, EntryHead, OriginHead, Record};
+use crate::words::fence::VectorPart;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace, Place};
 use crate::words::revision::Revision;
@@ -26,6 +27,8 @@ pub struct SettledKey {
 pub struct SnapshotChunk {
     /// Where the giver's log begins, origin by origin: what the settled keys rest on. The same in all chunks.
     pub base: Vec<OriginHead>,
+    /// Who gives it, and under which birth.
+    pub giver: Origin,
     /// What every member is known to have.
     pub floor: VersionVector,
     /// The giver's newest revision.
@@ -64,6 +67,9 @@ struct ChunkDot {
     birth: u64,
     #[prost(uint64, tag = "3")]
     seq: u64,
+    /// In a vector, and set where this is no dot but a fence before that birth: its hash.
+    #[prost(fixed64, optional, tag = "4")]
+    ended: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -114,10 +120,20 @@ struct ChunkMessage {
     next: Option<ChunkPlace>,
     #[prost(message, repeated, tag = "7")]
     settled: Vec<ChunkSettled>,
+    #[prost(fixed64, tag = "8")]
+    giver: u64,
+    #[prost(fixed64, tag = "9")]
+    giver_birth: u64,
 }
 
 fn dot_to_wire(dot: Dot) -> ChunkDot {
-    ChunkDot { replica: dot.origin.replica.get(), birth: dot.origin.birth.get(), seq: dot.seq }
+    part_to_wire(VectorPart::Upto(dot))
+}
+
+fn part_to_wire(part: VectorPart) -> ChunkDot {
+    let (replica, birth, number, is_fence) = part.numbers();
+    let (seq, ended) = if is_fence { (0, Some(number)) } else { (number, None) };
+    ChunkDot { replica, birth, seq, ended }
 }
 
 fn dot_from_wire(dot: &ChunkDot) -> Dot {
@@ -125,7 +141,10 @@ fn dot_from_wire(dot: &ChunkDot) -> Dot {
 }
 
 fn vector_from_wire(dots: &[ChunkDot]) -> VersionVector {
-    dots.iter().map(dot_from_wire).collect()
+    let part = |dot: &ChunkDot| {
+        VectorPart::from_numbers(dot.replica, dot.birth, dot.ended.unwrap_or(dot.seq), dot.ended.is_some())
+    };
+    dots.iter().map(part).collect()
 }
 
 /// A record that is none of the journal's: it only carries changes.
@@ -154,13 +173,15 @@ fn encode(chunk: &SnapshotChunk) -> Bytes {
         birth: origin.origin.birth.get(),
         before: origin.before,
         chain: Bytes::copy_from_slice(origin.chain.as_bytes()),
-        deps: origin.deps.iter().map(dot_to_wire).collect(),
+        deps: origin.deps.parts().map(part_to_wire).collect(),
     };
     let keys = chunk.keys.iter().map(change_of).collect();
     let wire = ChunkMessage {
         base: chunk.base.iter().map(origin).collect(),
-        floor: chunk.floor.iter().map(dot_to_wire).collect(),
+        floor: chunk.floor.parts().map(part_to_wire).collect(),
         revision: chunk.revision.get(),
+        giver: chunk.giver.replica.get(),
+        giver_birth: chunk.giver.birth.get(),
         keys: carrier(None, keys).encode(),
         entries: chunk.entries.iter().map(|e| carrier(Some(e.head.clone()), e.changes.clone()).encode()).collect(),
         settled: chunk
@@ -196,6 +217,7 @@ fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
     let place = |place: ChunkPlace| (if place.system { Keyspace::System } else { Keyspace::Client }, place.key);
     Ok(SnapshotChunk {
         base: wire.base.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
+        giver: Origin { replica: ReplicaId::new(wire.giver), birth: Birth::new(wire.giver_birth) },
         floor: vector_from_wire(&wire.floor),
         revision: Revision::new(wire.revision),
         keys: Record::decode(wire.keys)?.changes.into_iter().map(key).collect::<Result<_, _>>()?,

@@ -30,6 +30,7 @@ impl Replica {
     pub fn snapshot_chunk(&self, after: Option<&Place>, durable: &VersionVector, max_bytes: usize) -> SnapshotChunk {
         let mut chunk = SnapshotChunk {
             base: self.origin_heads(),
+            giver: self.identity.origin(),
             floor: self.floor().clone(),
             revision: self.state.revision,
             keys: vec![],

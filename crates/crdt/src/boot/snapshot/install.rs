@@ -68,8 +68,10 @@ pub struct Installed {
     pub head: Bytes,
     /// The parts of its old writes, made before its disk was lost, that the merge gave up.
     pub given_up: Vec<MergeReport>,
-    /// Entries of removed members that it had and cannot take along. The others went on without them, and nothing more
-    /// is taken from a removed member.
+    /// Entries that it had and cannot take along. Those of removed members: the others went on without them, and nothing
+    /// more is taken from a removed member. Those of members of whom it alone knows that birth: they make them known
+    /// again, if they have them still. Those of births that are forgotten, when this disk does not have what all
+    /// others had of them: most likely they have these too, but nobody can tell any more.
     pub forsaken: Vec<Arc<Entry>>,
 }
 
@@ -78,6 +80,7 @@ pub struct Installer {
     base: Option<Vec<OriginHead>>,
     floor: VersionVector,
     revision: Option<Revision>,
+    giver: Option<Origin>,
     keys: Vec<SettledKey>,
     pub(super) entries: Vec<Entry>,
     settled: BTreeMap<Dot, Vec<u32>>,
@@ -103,6 +106,7 @@ impl Installer {
             base: None,
             floor: VersionVector::default(),
             revision: None,
+            giver: None,
             keys: vec![],
             entries: vec![],
             settled: BTreeMap::new(),
@@ -120,6 +124,7 @@ impl Installer {
             return Err(InstallError::Moved);
         }
         self.floor = chunk.floor;
+        self.giver = Some(chunk.giver);
         self.revision = self.revision.max(Some(chunk.revision));
         self.keys.extend(chunk.keys);
         self.entries.extend(chunk.entries);
@@ -143,15 +148,23 @@ impl Installer {
     /// When the chunks do not give a state that this member can begin with.
     pub fn finish(mut self, now: Now, identity: Identity, old: Option<&Replica>) -> Result<Installed, InstallError> {
         let base = self.base.take().filter(|_| self.done).ok_or(InstallError::Incomplete)?;
-        let mut tail = old.map(|old| self.tail_of(&base, old)).unwrap_or_default();
+        // Of an own birth that is forgotten, nobody knows where what only this disk has begins.
+        let told_apart = old.filter(|old| !self.floor.has_forgotten(old.identity.origin()));
+        let mut tail = told_apart.map(|old| self.tail_of(&base, old)).unwrap_or_default();
         let mut turn = Turn::new(now);
         let mut replica = self.settled_part(&mut turn, identity, base)?;
         self.take_log(&mut turn, &mut replica)?;
-        let mut refused_of_others = vec![];
+        replica.identity.birth = match replica.membership.members.birth_of(identity.replica) {
+            Some(AnnouncedBirth::One(birth)) if birth.is_drawn_as(identity.birth) => birth,
+            // Another one was announced meanwhile.
+            _ => replica.next_birth(identity.replica, identity.birth),
+        };
+        let (mut refused_of_others, mut unknown) = (vec![], vec![]);
         if let Some(old) = old {
+            unknown = replica.forgotten_of(old);
             let refused = replica.keep_others(&mut turn, old);
             let (lost, others): (Vec<Lost>, Vec<Lost>) =
-                refused.into_iter().partition(|lost| replica.writes_again(lost.entry.head.dot.origin));
+                refused.into_iter().partition(|lost| replica.writes_again(lost.entry.head.dot.origin, self.giver));
             let settled = recovery::settled(old, &replica.origins.vector);
             tail.splice(0..0, settled.into_iter().chain(lost));
             refused_of_others = others;
@@ -164,7 +177,7 @@ impl Installer {
         replica.state.revision =
             self.revision.map_or(replica.state.revision, |theirs| replica.state.revision.max(theirs));
         // The keys are shown as written at its first revision, and nothing before that can be asked for.
-        let stride = Stride::Joining(identity.birth);
+        let stride = Stride::Joining(replica.identity.birth);
         replica.leap(&mut turn, stride).map_err(|_| InstallError::SpacesExhausted)?;
         replica.state.restamp();
         replica.read_members(&mut turn);
@@ -174,9 +187,14 @@ impl Installer {
         let system: Vec<Change> = system.cloned().collect();
         replica.follow_system(&mut turn, system.iter());
         // A present member has its own entries and makes them known again. It may be present because of what was just
-        // written again.
-        let is_gone = |lost: &Lost| !replica.membership.members.is_present(lost.entry.head.dot.origin.replica);
-        let forsaken = refused_of_others.into_iter().filter(is_gone).map(|lost| lost.entry).collect();
+        // written again. Of one that is known under another birth only, or under none, nobody knows whether it has them.
+        let is_kept = |lost: &Lost| {
+            let maker = lost.entry.head.dot.origin;
+            let is_known = replica.origins.vector.get(maker) > 0;
+            is_known && replica.membership.members.is_present(maker.replica)
+        };
+        let refused = refused_of_others.into_iter().filter(|lost| !is_kept(lost)).map(|lost| lost.entry);
+        let forsaken = refused.chain(unknown).collect();
         replica.settle_all();
         // What the replica told whom under an older birth is not known here.
         replica.marks = Marks::after(0, &replica.origins.vector);
@@ -197,6 +215,10 @@ impl Installer {
         replica.state.revision = Revision::FIRST;
         replica.state.history = History::starting_at(Revision::FIRST.next());
         replica.install_keys(turn, &self.keys);
+        for fence in self.floor.fences() {
+            replica.origins.vector.raise(fence);
+            replica.origins.fresh.raise(fence);
+        }
         for head in base {
             if let Some(last) = head.last() {
                 replica.origins.vector.advance(last);
@@ -238,10 +260,13 @@ impl Installer {
 
 impl Replica {
     /// Whether refused entries of that origin are written again under this replica's name. The replica's own entries
-    /// are. So are those of a member that has lost its disk since: it may have lost them, too.
-    fn writes_again(&self, Origin { replica: member, birth }: Origin) -> bool {
-        let members = &self.membership.members;
-        let goes_on_under_another = || members.birth_of(member).is_some_and(|now| now != AnnouncedBirth::One(birth));
+    /// are. So are those of a member that has lost its disk since: it may have lost them, too. That a member has shows by
+    /// the birth that was announced, by a newer one under which it wrote, or by that under which it gives this snapshot.
+    fn writes_again(&self, origin: Origin, giver: Option<Origin>) -> bool {
+        let (members, member) = (&self.membership.members, origin.replica);
+        let is_announced = || members.birth_of(member).is_some_and(|now| now != AnnouncedBirth::One(origin.birth));
+        let gives = || giver.is_some_and(|giver| giver.replica == member && giver != origin);
+        let goes_on_under_another = || is_announced() || gives() || self.newest_birth_of(member) > Some(origin.birth);
         member == self.identity.replica || (members.is_present(member) && goes_on_under_another())
     }
 
@@ -284,6 +309,19 @@ impl Replica {
             }
         }
         refused
+    }
+
+    /// The entries of an old disk that are of forgotten births, where it does not have just what all had of those.
+    fn forgotten_of(&self, old: &Replica) -> Vec<Arc<Entry>> {
+        let known = &self.origins.vector;
+        let unlike: Vec<_> = known.fences().filter(|fence| !old.origins.vector.covers_fence(*fence)).collect();
+        let is_unlike =
+            |origin: Origin| unlike.iter().any(|fence| fence.replica == origin.replica && origin.birth < fence.before);
+        let logged = old.log().into_iter().flat_map(Log::iter);
+        logged
+            .filter(|logged| is_unlike(logged.entry.head.dot.origin))
+            .map(|logged| Arc::clone(&logged.entry))
+            .collect()
     }
 
     /// Writes settled keys down, some of them per record.

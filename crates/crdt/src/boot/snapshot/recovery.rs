@@ -66,7 +66,7 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
         // A write to a known incarnation is this member's own. Its entry is not known, but it comes after the known
         // ones.
         let origin = unknown().last().map_or(own, |began| began.dot.origin);
-        let dot = Dot { origin, seq: known.get(origin) + 1 };
+        let dot = Dot { origin, seq: known.get(origin).saturating_add(1) };
         Lost { entry: Arc::new(entry(dot, stamp, changes)), deps: Arc::clone(&deps) }
     });
     lost.collect()

@@ -9,7 +9,7 @@ use crate::sync::error::SyncError;
 use crate::sync::message::{Hello, Message, PROTOCOL};
 use crate::sync::session::Session;
 use crate::sync::session::effects::{Round, SessionEvent};
-use crate::sync::session::peer::{Peer, check_member};
+use crate::sync::session::peer::{Peer, check_member, goes_on_under_a_newer_birth};
 use crate::sync::session::search::Search;
 use crate::sync::status::Stage;
 use crate::words::chain::Chain;
@@ -29,7 +29,9 @@ fn has_lost_a_disk(replica: &Replica, hello: &Hello) -> bool {
     let own = replica.identity().origin();
     let an_older_birth = |dot: Dot| dot.origin.replica == own.replica && dot.origin != own;
     match replica.membership.past {
-        Past::Known => false,
+        Past::Known => {
+            goes_on_under_a_newer_birth(&hello.vector, own) && !hello.doubtful && !replica.vector().is_empty()
+        }
         Past::Founded => hello.vector.iter().chain(replica.vector().iter()).any(an_older_birth),
         // One that is in doubt as well knows no better.
         Past::Doubtful => !hello.empty && !hello.doubtful,
@@ -118,6 +120,14 @@ impl Session {
         if has_lost_a_disk(replica, &hello) {
             round.effects.events.push(SessionEvent::SnapshotNeeded { member });
             self.enter(Stage::LostTail);
+            return Ok(());
+        }
+        if goes_on_under_a_newer_birth(replica.vector(), peer.origin())
+            && replica.membership.past != Past::Doubtful
+            && !hello.empty
+        {
+            round.effects.events.push(SessionEvent::PeerNeedsSnapshot(member));
+            self.enter(Stage::PeerLostTail);
             return Ok(());
         }
         let difference = compare_histories(replica, &peer, &hello)?;

@@ -316,6 +316,9 @@ impl Incoming {
     pub(super) fn ready(&self, replica: &Replica, entry: &Received) -> bool {
         let head = &entry.head;
         let before = Dot { seq: head.first_seq - 1, ..head.dot };
-        self.known(replica, before) && head.depends.iter().all(|dot| self.known(replica, dot))
+        let depends = &head.depends;
+        self.known(replica, before)
+            && depends.fences().all(|fence| replica.vector().covers_fence(fence))
+            && depends.iter().all(|dot| self.known(replica, dot))
     }
 }

@@ -260,7 +260,8 @@ impl Session {
         if self.wish.is_none() {
             return;
         }
-        if self.announced.is_none() && replica.birth_of(peer.member) == Some(AnnouncedBirth::One(peer.birth)) {
+        let is_next = |birth| matches!(birth, AnnouncedBirth::One(birth) if birth.is_drawn_as(peer.birth));
+        if self.announced.is_none() && replica.birth_of(peer.member).is_some_and(is_next) {
             self.announced = Some(replica.vector().clone());
         }
         let patience_ms = self.exchange.tuning().patience_ms;

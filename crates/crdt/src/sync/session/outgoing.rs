@@ -166,11 +166,6 @@ pub(super) fn due(last_ms: Option<u64>, interval_ms: u64, now: Now) -> bool {
     last_ms.is_none_or(|at| now.mono_ms >= at.saturating_add(interval_ms))
 }
 
-/// The dots of `of` that are above `than`.
-pub(super) fn above(of: &VersionVector, than: &VersionVector) -> VersionVector {
-    of.iter().filter(|dot| !than.contains(*dot)).collect()
-}
-
 impl Outgoing {
     /// The peer said what it has; `durable` is what we said.
     pub(super) fn meet(&mut self, theirs: &VersionVector, durable: &VersionVector, now: Now) {

@@ -91,3 +91,9 @@ impl Peer {
         Origin { replica: self.member, birth: self.birth }
     }
 }
+
+/// Whether a member wrote something under a newer birth than this one: it runs from an older disk. All that its peers
+/// know of the older birth is known to be all there is of it, or soon will be.
+pub(super) fn goes_on_under_a_newer_birth(known: &VersionVector, member: Origin) -> bool {
+    known.of(member.replica).any(|dot| dot.origin.birth > member.birth)
+}

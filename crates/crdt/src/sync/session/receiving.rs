@@ -18,6 +18,7 @@ use crate::sync::session::Session;
 use crate::sync::session::effects::Round;
 use crate::sync::session::incoming::Taken;
 use crate::sync::session::peer::Peer;
+use crate::sync::session::peer::goes_on_under_a_newer_birth;
 use crate::sync::status::Stage;
 use crate::words::clock::Now;
 
@@ -306,6 +307,7 @@ impl Session {
             && had.is_none_or(|had| theirs.covers(had))
             && replica.vector().covers(&peer.begins);
         let retry = match self.stage {
+            _ if goes_on_under_a_newer_birth(replica.vector(), peer.origin()) => false,
             Stage::PeerLostTail => true,
             Stage::Snapshot => reachable,
             _ => false,

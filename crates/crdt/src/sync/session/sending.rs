@@ -9,7 +9,7 @@ use crate::replica::turn::Input;
 use crate::sync::message::{AckBatch, Message, Part};
 use crate::sync::session::Session;
 use crate::sync::session::effects::{Round, SessionEvent};
-use crate::sync::session::outgoing::{Flight, UnitSent, above, due};
+use crate::sync::session::outgoing::{Flight, UnitSent, due};
 use crate::sync::session::peer::Peer;
 use crate::sync::status::{SessionTally, Stage};
 use crate::words::id::Origin;
@@ -115,7 +115,11 @@ impl Session {
                     break;
                 }
             }
-            let part = out.unit.as_ref().map(|unit| Part { first: unit.first, ends: unit.entries.is_empty(), more: unit.more });
+            let part = out.unit.as_ref().map(|unit| Part {
+                first: unit.first,
+                ends: unit.entries.is_empty(),
+                more: unit.more,
+            });
             let mut flight = Flight { dots: Vec::with_capacity(entries.len()), bytes: 0, part: None };
             let mut message = Vec::with_capacity(entries.len());
             for entry in &entries {
@@ -181,7 +185,7 @@ impl Session {
         let own = replica.identity().origin();
         let mut news_of = |member, vector: &VersionVector| {
             let told = out.acked.entry(member).or_default();
-            let news = above(vector, told);
+            let news = vector.above(told);
             told.merge(&news);
             news
         };

@@ -35,7 +35,7 @@ pub struct Ledger {
     /// Its origin's chain hash up to it.
     chains: HashMap<Dot, Chain>,
     /// The state hash at each vector.
-    hashes: HashMap<Vec<Dot>, u128>,
+    hashes: HashMap<VersionVector, u128>,
     /// Under which birth a member counted in a space.
     spaces: HashMap<(ReplicaId, u64), Birth>,
     /// How often a member counted in a space in which it had counted under another birth.
@@ -94,7 +94,7 @@ impl Ledger {
         if state.vector.iter().any(|dot| self.is_forked(dot)) {
             return Ok(());
         }
-        let hash = *self.hashes.entry(state.vector.iter().collect()).or_insert(state.hash);
+        let hash = *self.hashes.entry(state.vector.clone()).or_insert(state.hash);
         ensure!(hash == state.hash, "equal vectors, different states: {:?}", state.vector);
         Ok(())
     }

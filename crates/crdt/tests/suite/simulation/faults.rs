@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use eddy_crdt::{Head, Replica};
+use eddy_crdt::{Dot, Head, Replica};
 
 use super::host::{Host, Life};
 use super::world::{Outcome, World};
@@ -76,6 +76,21 @@ impl World {
             old.members().filter(|m| !m.removed && m.id != old.identity().replica).map(|m| place(m.id)).collect()
         };
         fetch.old.as_ref().is_some_and(|old| others(old).into_iter().all(|other| other.is_some_and(waits)))
+    }
+
+    /// Whether one that begins anew may give up an entry. Its maker was removed, or nobody there knows its birth; of a birth
+    /// that is forgotten, only a copy of a disk may hold more than all have.
+    pub fn check_forsaken(&mut self, host: usize, installed: &Replica, dot: Dot) -> Outcome {
+        let is_forgotten = installed.vector().has_forgotten(dot.origin);
+        let is_unknown = installed.vector().get(dot.origin) == 0;
+        self.coverage.count(if is_forgotten {
+            "writes of forgotten births told"
+        } else {
+            "writes of lost births told"
+        });
+        let may = self.removals || is_unknown || (is_forgotten && self.hosts[host].lost);
+        ensure!(may, "{dot:?} is given up, and nobody was removed");
+        Ok(())
     }
 
     /// What one that begins anew had on its disk it has after that too, unless it said that it gave it up. It leaves out

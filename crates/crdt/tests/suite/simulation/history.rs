@@ -32,14 +32,8 @@ impl History {
         net.extend(logged.entry.changes.iter().filter(|c| c.keyspace == Keyspace::Client).map(|c| (&c.key, c)));
         for (key, change) in &net {
             let (deps, kind) = (logged.deps.clone(), change.kind.clone());
-            let version = Version {
-                dot,
-                stamp: head.stamp,
-                deps,
-                kind,
-                incarnation: change.incarnation,
-                rules: head.rules,
-            };
+            let version =
+                Version { dot, stamp: head.stamp, deps, kind, incarnation: change.incarnation, rules: head.rules };
             self.keys.entry((*key).clone()).or_default().push(version);
         }
         self.entries.insert(dot, net.into_keys().cloned().collect());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::{Exchange, Tuning};
-use eddy_crdt::{Commit, Identity, Installer, Now, Origin, Replica, ReplicaId, Revision, VersionVector};
+use eddy_crdt::{Birth, Commit, Identity, Installer, Now, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use super::checks;
 use crate::support::build::{WALL_MS, id, identity};
@@ -88,6 +88,8 @@ pub struct Host {
     pub founder: bool,
     pub wall_off_ms: i64,
     pub tuning: Tuning,
+    /// How many ended births of each member its replica knows still.
+    pub kept_births: usize,
     /// What clients have been told, since the last time it jumped.
     pub told: BTreeMap<Revision, Commit>,
     /// An older copy of the disk, with what its state was.
@@ -109,7 +111,7 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(place: usize, founder: bool, tuning: Tuning) -> Self {
+    pub fn new(place: usize, founder: bool, tuning: Tuning, kept_births: usize) -> Self {
         Self {
             id: id(place),
             place,
@@ -121,6 +123,7 @@ impl Host {
             founder,
             wall_off_ms: 0,
             tuning,
+            kept_births,
             told: BTreeMap::new(),
             backup: None,
             expected: None,
@@ -149,11 +152,13 @@ impl Host {
     }
 
     /// An identity with a birth that was never used.
-    pub fn fresh_identity(&mut self) -> Identity {
+    pub fn fresh_identity(&mut self, ms: u64) -> Identity {
         self.births += 1;
+        let seconds = (self.now(ms).wall_ms / 1000) as u32;
         // The last bits of a birth decide how far a replica jumps that may not know all that it was. So that two lives
         // do not meet by chance, as real ones hardly ever do, these bits are far apart.
-        identity(self.place, (self.place as u64 + 1) * 1_024_000 + self.births * 615)
+        let random = (self.place as u64 + 1) * 1_024_000 + self.births * 615;
+        identity(self.place, Birth::drawn(seconds, random as u32).get())
     }
 
     pub fn up(&self) -> Option<&Up> {
@@ -193,7 +198,8 @@ impl Host {
     }
 
     /// Runs that replica from now on.
-    pub fn runs(&mut self, replica: Replica) {
+    pub fn runs(&mut self, mut replica: Replica) {
+        replica.keep_births(self.kept_births);
         let shadow = Shadow::of(&replica);
         let durable = Checkpoint::of(&replica, &shadow);
         self.life = Life::Up(Box::new(Up {

@@ -29,7 +29,7 @@ impl World {
         let genesis = Genesis { engine: self.hosts[host].engine, ..build::genesis(self.plan.founders) };
         let place = &mut self.hosts[host];
         place.boots(self.ms);
-        let (replica, image) = build::found(place.fresh_identity(), &genesis);
+        let (replica, image) = build::found(place.fresh_identity(self.ms), &genesis);
         self.begins_with(host, replica, image)
     }
 
@@ -173,7 +173,7 @@ impl World {
         self.say(|| format!("host {host} starts"));
         self.acknowledge_own(host)?;
         if self.hosts[host].copied {
-            let birth = self.hosts[host].fresh_identity().birth;
+            let birth = self.hosts[host].fresh_identity(self.ms).birth;
             self.handle(host, vec![Input::Doubt(birth)])?;
             self.flush_all(host)?;
             self.hosts[host].copied = false;
@@ -206,7 +206,7 @@ impl World {
 
     fn begin_fetching(&mut self, host: usize, old: Option<Replica>) {
         let place = &mut self.hosts[host];
-        let identity = place.fresh_identity();
+        let identity = place.fresh_identity(self.ms);
         place.life = Life::Fetching(Box::new(Fetching {
             identity,
             empty: Replica::of_engine(identity, place.engine),
@@ -299,7 +299,7 @@ impl World {
                     self.coverage.count("writes of removed members given up");
                 }
                 for entry in &installed.forsaken {
-                    ensure!(self.removals, "{:?} is given up, and nobody was removed", entry.head.dot);
+                    self.check_forsaken(host, &installed.replica, entry.head.dot)?;
                     self.hosts[host].forsaken.extend(entry.changes.iter().map(|change| change.key.clone()));
                 }
                 self.stop(host);
@@ -365,7 +365,7 @@ impl World {
         self.flush_all(at)?;
         if place == self.hosts.len() {
             let tuning = self.hosts[0].tuning;
-            self.hosts.push(Host::new(place, false, tuning));
+            self.hosts.push(Host::new(place, false, tuning, self.plan.kept_births));
             self.hosts[place].boots(self.ms);
             self.begin_fetching(place, None);
         }

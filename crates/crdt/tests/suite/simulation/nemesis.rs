@@ -83,7 +83,7 @@ pub enum Act {
 }
 
 /// What a schedule has in it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
     /// How many found the cluster.
@@ -102,8 +102,28 @@ pub struct Plan {
     pub watched: bool,
     /// Whether rules and builds change.
     pub rules: bool,
+    /// How many ended births of each member are known still.
+    pub kept_births: usize,
     /// After how many milliseconds what happens.
     pub acts: Vec<(u64, Act)>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            founders: 0,
+            links: vec![],
+            mangles: false,
+            delay_ms: 0,
+            chunk_bytes: 0,
+            tuning: Tuning::default(),
+            watched: false,
+            rules: false,
+            kept_births: KEPT_BIRTHS,
+            acts: vec![],
+        }
+    }
 }
 
 /// The schedule of few keys that a seed stands for: written everywhere, while links come and go and members are away. What
@@ -111,11 +131,13 @@ pub struct Plan {
 pub fn hot_plan(seed: u64) -> Plan {
     let rng = &mut SmallRng::seed_from_u64(seed);
     let founders = [2, 3, 3, 3, 4][rng.random_range(0..5)];
-    let (crashes, wait_max) = (rng.random_bool(0.5), [20, 200, 1500][rng.random_range(0..3)]);
+    let (crashes, disks) = (rng.random_bool(0.5), rng.random_bool(0.5));
+    let wait_max = [20, 200, 1500][rng.random_range(0..3)];
     let total = rng.random_range(30..160);
     let mut act = || {
         let one = rng.random_range(0..founders);
         let other = (one + rng.random_range(1..founders)) % founders;
+        let back_ms = [1, 50, 3000][rng.random_range(0..3)];
         let act = match rng.random_range(0..100) {
             0..8 => Act::Reset(one, other),
             8..12 => Act::Mend,
@@ -123,9 +145,12 @@ pub fn hot_plan(seed: u64) -> Plan {
             14..15 => Act::Cut(Cut::Ring),
             15..17 => Act::Cut(Cut::OneWay(one, other)),
             17..19 => Act::Cut(Cut::Pair(one, other)),
+            26..28 if disks => Act::Wipe(one, back_ms),
+            28..30 if disks => Act::Backup(one),
+            30..32 if disks => Act::Restore(one, back_ms, true),
             19..23 if crashes => Act::Crash(one, [1, 50, 3000][rng.random_range(0..3)]),
             23..26 if crashes => Act::Slow(one, [0, 10, 300][rng.random_range(0..3)]),
-            26..27 => Act::Command(one, rng.random()),
+            32..34 => Act::Command(one, rng.random()),
             _ => Act::Hot(one, rng.random()),
         };
         (if rng.random_bool(0.5) { 0 } else { rng.random_range(0..wait_max) }, act)
@@ -135,6 +160,46 @@ pub fn hot_plan(seed: u64) -> Plan {
     // An open fault of several incarnations in one window: with `EDDY_SIM_HOT_WATCHED=1` seed 1450 finds it.
     let watched = env("EDDY_SIM_HOT_WATCHED", 0) > 0;
     Plan { seed, founders, delay_ms, chunk_bytes: 300, watched, acts, ..Plan::default() }
+}
+
+/// As many ended births as replicas keep by themselves.
+pub const KEPT_BIRTHS: usize = 4;
+
+/// The schedule of many lost disks that a seed stands for. What this looks at is that births are forgotten, and what comes
+/// of it.
+pub fn lossy_plan(seed: u64) -> Plan {
+    let rng = &mut SmallRng::seed_from_u64(seed);
+    let founders = [2, 3, 3, 4][rng.random_range(0..4)];
+    let (members, restores) = (rng.random_bool(0.2), rng.random_bool(0.5));
+    let wait_max = [200, 1500, 4000][rng.random_range(0..3)];
+    let mut count = founders;
+    let acts = (0..rng.random_range(20..80)).map(|_| {
+        let one = rng.random_range(0..count);
+        let other = (one + rng.random_range(1..count)) % count;
+        let back_ms = [1, 50, 3000][rng.random_range(0..3)];
+        let act = match rng.random_range(0..100) {
+            0..12 => Act::Wipe(one, back_ms),
+            12..20 => Act::Mend,
+            20..22 => Act::Cut(Cut::Alone(one)),
+            22..24 => Act::Cut(Cut::Pair(one, other)),
+            24..26 => Act::Cut(Cut::OneWay(one, other)),
+            26..30 => Act::Crash(one, back_ms),
+            30..32 => Act::Reset(one, other),
+            32..36 if restores => Act::Backup(one),
+            36..40 if restores => Act::Restore(one, back_ms, true),
+            40..41 if members && count < founders + 2 => {
+                count += 1;
+                Act::Add(one, count - 1)
+            }
+            41..42 if members => Act::Remove(one, other),
+            42..50 => Act::Hot(one, rng.random()),
+            _ => Act::Command(one, rng.random()),
+        };
+        (if rng.random_bool(0.5) { 0 } else { rng.random_range(0..wait_max) }, act)
+    });
+    let acts = acts.collect();
+    let (delay_ms, kept_births) = ([2, 30, 400][rng.random_range(0..3)], [0, 0, 1, 2][rng.random_range(0..4)]);
+    Plan { seed, founders, delay_ms, chunk_bytes: 300, kept_births, acts, ..Plan::default() }
 }
 
 /// The schedule that a seed stands for.

@@ -158,7 +158,9 @@ impl World {
     pub fn look_at(&mut self, host: usize, before: &VersionVector, of_others: bool) -> Outcome {
         let Some(up) = self.hosts[host].up().filter(|_| self.plan.watched) else { return Ok(()) };
         if of_others {
-            if let Err(e) = self.history.check(before, up.replica.vector(), (up.replica.rules(), &up.shadow), &mut self.coverage) {
+            if let Err(e) =
+                self.history.check(before, up.replica.vector(), (up.replica.rules(), &up.shadow), &mut self.coverage)
+            {
                 if self.trace {
                     println!(
                         "HOST {host} {:?}",

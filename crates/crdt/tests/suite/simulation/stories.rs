@@ -262,3 +262,40 @@ fn a_founder_that_founds_again_and_writes_nothing_lets_the_others_settle() {
     ]);
     met(&coverage, "founded again");
 }
+
+/// It loses its disk so often that its first birth is forgotten. Then that disk comes back, and nothing tells it from the
+/// newest one. It has all that was written under that birth, or not. It has written more when it meets the others, or not.
+#[test]
+fn a_disk_from_before_what_is_forgotten_is_found_out() {
+    for (is_whole, writes_alone) in [(false, false), (false, true), (true, true)] {
+        let mut acts = everyone_writes(5);
+        acts.push((500, Act::Backup(1)));
+        if !is_whole {
+            acts.extend(everyone_writes(3));
+        }
+        for _ in 0..3 {
+            acts.extend([(4_000, Act::Wipe(1, 50)), (4_000, Act::Mend)]);
+            acts.extend(everyone_writes(3));
+        }
+        acts.extend([(4_000, Act::Cut(Cut::Alone(1))), (0, Act::Restore(1, 50, false))]);
+        if writes_alone {
+            acts.extend([(2_000, Act::Command(1, MARKS)), (100, Act::Command(1, MARKS + 1))]);
+        }
+        acts.push((8_000, Act::Mend));
+        acts.extend(everyone_writes(3));
+        let plan = Plan {
+            seed: 1,
+            founders: 3,
+            links: vec![],
+            mangles: false,
+            delay_ms: 30,
+            chunk_bytes: 300,
+            kept_births: 0,
+            acts,
+            ..Plan::default()
+        };
+        let coverage = run(&plan).unwrap_or_else(|error| panic!("{error}"));
+        met(&coverage, "births forgotten");
+        met(&coverage, "begun anew");
+    }
+}

@@ -107,7 +107,7 @@ impl World {
         if std::env::var_os("EDDY_SIM_TRACE").is_some() {
             println!("--- a run");
         }
-        let hosts = (0..plan.founders).map(|place| Host::new(place, true, plan.tuning)).collect();
+        let hosts = (0..plan.founders).map(|place| Host::new(place, true, plan.tuning, plan.kept_births)).collect();
         let mut world = Self {
             hosts,
             connections: BTreeMap::new(),
@@ -409,7 +409,8 @@ impl World {
                 let command = clients::command(*seed, &up.shadow, up.replica.compacted());
                 self.command(*host, command)?;
             }
-            Act::Hot(host, seed) => drop(self.command(*host, clients::hot_command(*seed))?),
+            Act::Hot(host, seed) if *host < self.hosts.len() => drop(self.command(*host, clients::hot_command(*seed))?),
+            Act::Hot(..) => {}
             Act::Edit(host, seed) => {
                 let Some(up) = self.hosts.get(*host).and_then(Host::up) else { return Ok(()) };
                 let command = edits::command(*seed, &up.shadow);
@@ -499,6 +500,11 @@ impl World {
             self.pass(self.ms + 100)?;
             last = self.check_converged().and_then(|()| self.check_all_kept_alive());
             if last.is_ok() {
+                let has_forgotten = |up: &super::host::Up| up.replica.vector().fences().next().is_some();
+                if self.hosts.iter().filter_map(Host::up).any(has_forgotten) {
+                    self.coverage.count("births forgotten");
+                }
+                self.check_forgotten()?;
                 return self.check_marks(&marks);
             }
         }
@@ -530,6 +536,19 @@ impl World {
                 self.crash(host, 0);
                 self.start(host)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What is over and known to all is forgotten.
+    fn check_forgotten(&self) -> Outcome {
+        for up in self.hosts.iter().filter_map(Host::up) {
+            let replica = &up.replica;
+            for member in replica.members() {
+                let births = replica.births_of(member.id).count();
+                ensure!(births <= 2 + self.plan.kept_births, "{births} births of {} are known", member.id);
+            }
+            ensure!(replica.acks().len() <= replica.members().count(), "acknowledgements of the dead count");
         }
         Ok(())
     }

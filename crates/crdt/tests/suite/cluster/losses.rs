@@ -1,0 +1,106 @@
+//! A member that loses its disk again and again leaves nothing behind that grows.
+
+use eddy_crdt::{Input, Replica};
+
+use super::stories::install;
+use crate::support::build::{identity, put};
+use crate::support::world::World;
+
+/// What births leave behind at a replica.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Left {
+    head_bytes: usize,
+    vector: usize,
+    acks: usize,
+    longest_ack: usize,
+    system_keys: usize,
+    births: usize,
+}
+
+impl Left {
+    fn of(replica: &Replica) -> Self {
+        Self {
+            head_bytes: replica.head().encode().len(),
+            vector: replica.vector().len(),
+            acks: replica.acks().len(),
+            longest_ack: replica.acks().values().map(|ack| ack.len()).max().unwrap_or(0),
+            system_keys: replica.system_len(),
+            births: replica.members().map(|member| replica.births_of(member.id).count()).sum(),
+        }
+    }
+}
+
+/// The third member loses its disk, begins from what `giver` has, and all hear of it but those that are away.
+fn lose(world: &mut World, n: u64, giver: usize, away: Option<usize>) {
+    world.nodes[2] = install(world, giver, identity(2, 1000 + 7 * n), usize::MAX, None);
+    world.handle(giver, Input::Release);
+    world.run(2, put("k", n.to_string())).unwrap();
+    world.run(giver, put("other", n.to_string())).unwrap();
+    let present: Vec<usize> = (0..3).filter(|node| Some(*node) != away).collect();
+    for _ in 0..4 {
+        for (from, to) in present.iter().flat_map(|from| present.iter().map(move |to| (*from, *to))) {
+            if from != to {
+                world.tell(from, to, usize::MAX).unwrap();
+                world.tell_acks(from, to);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thousand_lost_disks_leave_no_more_than_a_few() {
+    let mut world = World::new(3);
+    world.run(2, put("k", "first")).unwrap();
+    world.tell_all().unwrap();
+    let mut seen = vec![];
+    for n in 1..=1000 {
+        // The second one is away for a hundred losses, and comes back with a vector that names what others lost since.
+        let away = (400..500).contains(&n).then_some(1);
+        lose(&mut world, n, if away.is_some() { 0 } else { n as usize % 2 }, away);
+        if [10, 60, 499, 1000].contains(&n) {
+            seen.push(Left::of(&world.nodes[0].replica));
+        }
+    }
+    println!("after 10, 60, 499 and 1000 lost disks: {seen:#?}");
+    world.tell_all().unwrap();
+    world.check_equal().unwrap();
+    for node in 0..3 {
+        world.restart(node).unwrap();
+        let left = Left::of(&world.nodes[node].replica);
+        assert!(
+            left.head_bytes <= seen[0].head_bytes + 128 && left.births <= seen[0].births,
+            "{left:?}, was {:?}",
+            seen[0]
+        );
+        assert!(left.vector <= 8 && left.acks <= 3 && left.longest_ack <= 8, "{left:?}");
+        assert_eq!(left.system_keys, seen[0].system_keys);
+    }
+}
+
+/// The copy names births that are forgotten, with fewer entries than they had in the end.
+#[test]
+fn a_copy_from_before_what_is_forgotten_covers_less_than_what_is_there() {
+    let mut world = World::new(3);
+    world.nodes.iter_mut().for_each(|node| node.replica.keep_births(0));
+    world.run(2, put("k", "first")).unwrap();
+    world.tell_all().unwrap();
+    let (early, third) = (world.nodes[1].disk.clone(), world.nodes[2].disk.clone());
+    world.run(2, put("k", "second")).unwrap();
+    world.tell_all().unwrap();
+    for n in 1..4 {
+        lose(&mut world, n, 0, Some(1));
+    }
+    let known = world.nodes[0].replica.vector().clone();
+    assert_eq!(known.fences().count(), 0, "the second one has not heard of the new births");
+    world.tell_all().unwrap();
+    lose(&mut world, 4, 0, None);
+    world.tell_all().unwrap();
+    let base = world.nodes[0].replica.log_base().clone();
+    assert_eq!(base.fences().count(), 1);
+    let now = world.now();
+    for (node, copy) in [(1, early), (2, third)] {
+        assert!(world.nodes[node].replica.vector().covers(&base));
+        world.nodes[node].start_from(now, copy);
+        assert!(!world.nodes[node].replica.vector().covers(&base));
+    }
+}
