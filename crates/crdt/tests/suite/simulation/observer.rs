@@ -71,7 +71,7 @@ impl World {
     pub fn own(&mut self, host: usize) -> Outcome {
         let Some(up) = self.hosts.get(host).and_then(|host| host.up()) else { return Ok(()) };
         let n = self.clients.count;
-        let before = up.shadow.kvs.keys().rfind(|key| key.starts_with(OWN) && n % 3 > 0);
+        let before = up.shadow.kvs.keys().rfind(|key| key.starts_with(OWN) && !n.is_multiple_of(3));
         let key = before.map_or_else(|| format!("own/{n}"), |key| format!("{}.{n}", String::from_utf8_lossy(key)));
         self.clients.count += 1;
         self.command(host, Command::Put(put(key.into(), format!("{n}"), None))).map(drop)
