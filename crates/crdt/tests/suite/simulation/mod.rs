@@ -86,7 +86,7 @@ fn half(which: u64) {
 }
 
 /// How many schedules of few keys a plain `cargo test` runs; `EDDY_SIM_HOT` says otherwise.
-const HOT_SCHEDULES: u64 = 2_800;
+const HOT_SCHEDULES: u64 = 3_000;
 
 #[test]
 fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
@@ -140,13 +140,6 @@ fn whenever_rules_move_up_all_become_equal() {
             assert!(coverage.0.contains_key(what), "{count} schedules met no {what}");
         }
     }
-}
-
-/// A schedule that shows a fault that is not mended: with copies of disks, what leaves can make two members differ.
-#[test]
-#[ignore = "not mended: two that have the same entries differ"]
-fn what_leaves_beside_copies_of_disks_makes_no_difference() {
-    sweep(2_883, 1, hot_plan);
 }
 
 /// How many schedules of many lost disks a plain `cargo test` runs; `EDDY_SIM_LOSSY` says otherwise.

@@ -4,8 +4,6 @@ use eddy_crdt::sync::Tuning;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::support::seeds::env;
-
 /// Who cannot reach whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
@@ -157,9 +155,7 @@ pub fn hot_plan(seed: u64) -> Plan {
     };
     let acts = (0..total).map(|_| act()).collect();
     let delay_ms = [2, 30, 400][rng.random_range(0..3)];
-    // An open fault of several incarnations in one window: with `EDDY_SIM_HOT_WATCHED=1` seed 1450 finds it.
-    let watched = env("EDDY_SIM_HOT_WATCHED", 0) > 0;
-    Plan { seed, founders, delay_ms, chunk_bytes: 300, watched, acts, ..Plan::default() }
+    Plan { seed, founders, delay_ms, chunk_bytes: 300, watched: true, acts, ..Plan::default() }
 }
 
 /// As many ended births as replicas keep by themselves.
