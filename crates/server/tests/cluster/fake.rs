@@ -78,6 +78,13 @@ impl Fake {
         Ok(line)
     }
 
+    /// The same, once the replica has asked for entries: what comes before that is not taken.
+    pub async fn call_until_asked(&self, replica: &Replica) -> Result<Line> {
+        let mut line = self.call(replica, |_| ()).await?;
+        line.asked_again().await?;
+        Ok(line)
+    }
+
     /// Its next entry. The first one depends on all that the replica had when it was called.
     pub fn put(&mut self, line: &Line, key: &str, value: &str) -> Result<Entry> {
         let dot = Dot { origin: self.origin(), seq: self.last + 1 };

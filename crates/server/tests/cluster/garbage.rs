@@ -40,7 +40,7 @@ async fn garbage_ends_the_session_and_is_logged_once() -> Result<()> {
         let (reason, text) = line.ends_refused().await?;
         ensure!(reason == Reason::Protocol && text.contains("checksum"), "{reason:?} {text}");
         // A message, but what it holds is no entry.
-        let mut line = fake.call(target, |_| ()).await?;
+        let mut line = fake.call_until_asked(target).await?;
         line.send_encoded(vec![Bytes::from_static(b"\xff\xff\xff\xff no entry")]).await?;
         let (reason, text) = line.ends_refused().await?;
         ensure!(reason == Reason::Protocol && text.contains("garbage"), "{reason:?} {text}");
@@ -80,7 +80,7 @@ async fn entries_that_come_twice_or_out_of_order_are_applied_once() -> Result<()
     let cluster = Cluster::start(3).await?;
     let target = &cluster.replicas[0];
     let mut fake = Fake::join(target).await?;
-    let mut line = fake.call(target, |_| ()).await?;
+    let mut line = fake.call_until_asked(target).await?;
     let mut entries = Vec::new();
     for n in 1..=5 {
         entries.push(fake.put(&line, &format!("fake-{n}"), "x")?);
@@ -126,13 +126,13 @@ async fn an_entry_below_the_floor_is_refused_and_an_alarm_names_who_sent_it() ->
     cluster.settled().await?;
     let target = &cluster.replicas[0];
     let mut fake = Fake::join(target).await?;
-    let mut line = fake.call(target, |_| ()).await?;
+    let mut line = fake.call_until_asked(target).await?;
     let good = fake.put(&line, "good", "x")?;
     line.send_entries(&[&good]).await?;
     target.shows("good", Some("x")).await?;
     // Of an entry that does not know what all members have, nobody can say any more what it is concurrent with.
     fake.reborn();
-    let mut line = fake.call(target, |_| ()).await?;
+    let mut line = fake.call_until_asked(target).await?;
     let mut below = fake.put(&line, "below", "x")?;
     below.head.depends = Default::default();
     for _ in 0..TIMES {
@@ -166,7 +166,7 @@ async fn a_forged_entry_is_refused() -> Result<()> {
     let cluster = Cluster::start(3).await?;
     let target = &cluster.replicas[0];
     let mut fake = Fake::join(target).await?;
-    let mut line = fake.call(target, |_| ()).await?;
+    let mut line = fake.call_until_asked(target).await?;
     let first = fake.put(&line, "first", "x")?;
     line.send_entries(&[&first]).await?;
     target.shows("first", Some("x")).await?;
