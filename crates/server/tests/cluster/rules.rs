@@ -123,6 +123,7 @@ async fn a_member_that_comes_later_takes_what_the_cluster_was_founded_with() -> 
     let both = [WARNING, &cluster, &format!("prefix /k8s/, counters {COUNTERS}")];
     assert_eq!([replicas[0].logged(&[WARNING]), replicas[1].logged(&both)], [0, 1]);
     // Once for each start.
+    replicas[1].server.kill()?;
     replicas[1].server.restart().await?;
     assert_eq!([replicas[1].logged(&[WARNING]), replicas[1].logged(&both)].map(|lines| lines.min(1)), [1, 1]);
 
