@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::entry::ChangeKind;
+use crate::entry::{Change, ChangeKind, EntryHead};
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
 use crate::words::value::{Incarnation, Live};
@@ -28,6 +28,18 @@ pub struct Version {
 }
 
 impl Version {
+    /// What a change of an entry did to its key. `deps` is all that the entry's origin had applied besides its own entries.
+    pub fn new(head: &EntryHead, deps: Arc<VersionVector>, change: &Change) -> Self {
+        Self {
+            dot: head.dot,
+            stamp: head.stamp,
+            rules: head.rules,
+            deps,
+            kind: change.kind.clone(),
+            incarnation: change.incarnation,
+        }
+    }
+
     /// Whether this version descends from the entry of that name.
     pub fn descends_from(&self, ancestor: Dot) -> bool {
         if ancestor.origin == self.dot.origin { ancestor.seq < self.dot.seq } else { self.deps.contains(ancestor) }

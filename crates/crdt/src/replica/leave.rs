@@ -1,9 +1,10 @@
 //! What may leave: versions that nobody can tell any more from those that stand for them.
 //!
-//! The middle `v` of a run may go, and its successor `s` stands for it, when no version, known or still to come, can
-//! have `v` in its past but not `s`. That is known when every member that may lack `s` surely lacks `v`, too, and no one
-//! who has `s` has sent `v` to it. Whoever has `s` gives `v` only together with it (see [`super::marks`]). The entry of a
-//! version that left goes from the log; the one after it stands for both. See DESIGN 2, "What may leave".
+//! A version `v` may go, and a later one `s` of its run stands for it, when no version can have `v` in its past but not
+//! `s`. That holds for versions that are known here and for those still to come. It is known when each member that may
+//! lack `s` surely lacks `v`, too, and no member with `s` has sent `v` to it. A member with `s` sends `v` only together
+//! with `s` (see [`super::marks`]). The log drops the entry of a version that left. The next entry of the same origin
+//! then stands for both entries. See DESIGN 2, "What may leave".
 
 use std::collections::BTreeSet;
 

@@ -105,17 +105,10 @@ impl Replica {
         for Touched { keyspace, key, before } in touched {
             replication.windows.open(*keyspace, key, before.as_ref());
         }
-        let (dot, stamp, deps) = (entry.head.dot, entry.head.stamp, Arc::clone(&self.origins.own.deps));
+        let deps = Arc::clone(&self.origins.own.deps);
         let net = entry::net(&entry.changes);
         for change in &net {
-            let version = Version {
-                dot,
-                stamp,
-                rules: entry.head.rules,
-                deps: Arc::clone(&deps),
-                kind: change.kind.clone(),
-                incarnation: change.incarnation,
-            };
+            let version = Version::new(&entry.head, Arc::clone(&deps), change);
             replication.windows.add(change.keyspace, &change.key, version);
             let number = matches!(change.kind, ChangeKind::Put { .. }).then_some(record.number);
             replication.windows.note(change.keyspace, &change.key, number);

@@ -228,14 +228,7 @@ impl Replica {
         for place in last {
             let change = &entry.changes[place];
             let before = self.state.recorded(change.keyspace, &change.key);
-            let version = Version {
-                dot,
-                stamp,
-                rules: entry.head.rules,
-                deps: Arc::clone(&deps),
-                kind: change.kind.clone(),
-                incarnation: change.incarnation,
-            };
+            let version = Version::new(&entry.head, Arc::clone(&deps), change);
             let windows = &mut self.open_up().windows;
             windows.open(change.keyspace, &change.key, before.as_ref());
             windows.add(change.keyspace, &change.key, version);

@@ -1,7 +1,8 @@
 //! Births that are over and forgotten: a fence stands for all entries of a member's births below it.
 //!
-//! Whoever puts up a fence knows that every member has all of these entries, so that nobody asks for them again. The
-//! fence says by a hash which they are. A vector that still names them, or names fewer, is told apart by it.
+//! A replica makes a fence only when it knows that every member has all of these entries. So no member asks for them
+//! again. The fence has a hash over the births and how many entries each had. A vector that still names all of them gives
+//! the same hash; a vector that names fewer gives another one.
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -135,14 +135,7 @@ impl Rebuilt {
         self.reached.advance(dot);
         for (step, change) in steps.into_iter().zip(entry.net()) {
             let Transition { keyspace, key, before, after } = step;
-            let version = Version {
-                dot,
-                stamp: entry.head.stamp,
-                rules: entry.head.rules,
-                deps: Arc::clone(&deps),
-                kind: change.kind.clone(),
-                incarnation: change.incarnation,
-            };
+            let version = Version::new(&entry.head, Arc::clone(&deps), change);
             let windows = &mut self.kept.windows;
             windows.open(keyspace, &key, before.as_ref());
             windows.add(keyspace, &key, version);

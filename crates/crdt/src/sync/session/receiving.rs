@@ -139,15 +139,22 @@ impl Session {
             round.effects.messages.push(self.ask_again(replica, now, true));
             return Ok(());
         }
+        self.hand_over(round, peer, entries, true)
+    }
+
+    /// Gives entries to the replica; `together` as one step.
+    fn hand_over(
+        &mut self,
+        round: &mut Round<'_>,
+        peer: &Peer,
+        entries: Vec<Entry>,
+        together: bool,
+    ) -> Result<(), SyncError> {
         self.tally.received_entries += entries.len() as u64;
-        check_rules(replica, &entries)?;
+        check_rules(round.replica, &entries)?;
         if !entries.is_empty() {
-            round.effects.inputs.push(Input::Entries {
-                from: peer.member,
-                births: Arc::clone(&peer.births),
-                entries,
-                together: true,
-            });
+            let (from, births) = (peer.member, Arc::clone(&peer.births));
+            round.effects.inputs.push(Input::Entries { from, births, entries, together });
         }
         Ok(())
     }
@@ -181,16 +188,7 @@ impl Session {
             return Err(SyncError::Outlived(peer.member));
         }
         let Taken { entries, no_base } = inc.take_ready(replica, now, &mut self.tally)?;
-        self.tally.received_entries += entries.len() as u64;
-        check_rules(replica, &entries)?;
-        if !entries.is_empty() {
-            round.effects.inputs.push(Input::Entries {
-                from: peer.member,
-                births: Arc::clone(&peer.births),
-                entries,
-                together: false,
-            });
-        }
+        self.hand_over(round, peer, entries, false)?;
         let patience_ms = self.exchange.tuning().patience_ms;
         let impatient = self.incoming.parked_ms.is_some_and(|since| now.mono_ms >= since.saturating_add(patience_ms));
         if no_base {

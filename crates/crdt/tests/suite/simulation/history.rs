@@ -31,9 +31,7 @@ impl History {
         let mut net: BTreeMap<&Key, &Change> = BTreeMap::new();
         net.extend(logged.entry.changes.iter().filter(|c| c.keyspace == Keyspace::Client).map(|c| (&c.key, c)));
         for (key, change) in &net {
-            let (deps, kind) = (logged.deps.clone(), change.kind.clone());
-            let version =
-                Version { dot, stamp: head.stamp, deps, kind, incarnation: change.incarnation, rules: head.rules };
+            let version = Version::new(head, logged.deps.clone(), change);
             self.keys.entry((*key).clone()).or_default().push(version);
         }
         self.entries.insert(dot, net.into_keys().cloned().collect());
@@ -93,19 +91,6 @@ impl History {
         let should = window.outcome(book, Keyspace::Client, key).live;
         let should = should.map(|live| (live.value, live.version, live.lease));
         let shown = shadow.kvs.get(key).map(|kv| (kv.value.clone(), kv.version, kv.lease));
-        if std::env::var_os("EDDY_SIM_TRACE").is_some() && shown != should {
-            for v in window.versions() {
-                println!(
-                    "   H {:?}/{} @{:?} on {:?}: {:?} {:?}",
-                    v.dot.origin.replica.get(),
-                    v.dot.seq,
-                    v.stamp,
-                    v.deps.iter().map(|d| (d.origin.replica.get(), d.seq)).collect::<Vec<_>>(),
-                    v.value(),
-                    v.incarnation.dot.seq
-                );
-            }
-        }
         same(&shown, &should, format_args!("{key:?} and what all its versions mean"))
     }
 }

@@ -158,31 +158,8 @@ impl World {
     pub fn look_at(&mut self, host: usize, before: &VersionVector, of_others: bool) -> Outcome {
         let Some(up) = self.hosts[host].up().filter(|_| self.plan.watched) else { return Ok(()) };
         if of_others {
-            if let Err(e) =
-                self.history.check(before, up.replica.vector(), (up.replica.rules(), &up.shadow), &mut self.coverage)
-            {
-                if self.trace {
-                    println!(
-                        "HOST {host} {:?}",
-                        up.replica.vector().iter().map(|d| (d.origin.replica.get(), d.seq)).collect::<Vec<_>>()
-                    );
-                    for (_, key, open) in up.replica.windows().unwrap().iter() {
-                        println!(" {key:?} base {:?}", open.window.base().map(|b| &b.value));
-                        for v in open.window.versions() {
-                            println!(
-                                "   W {:?}/{} @{:?} on {:?}: {:?} {:?}",
-                                v.dot.origin.replica.get(),
-                                v.dot.seq,
-                                v.stamp,
-                                v.deps.iter().map(|d| (d.origin.replica.get(), d.seq)).collect::<Vec<_>>(),
-                                v.value(),
-                                v.incarnation.dot.seq
-                            );
-                        }
-                    }
-                }
-                return Err(e);
-            }
+            let shown = (up.replica.rules(), &up.shadow);
+            self.history.check(before, up.replica.vector(), shown, &mut self.coverage)?;
             // What is written again after a disk was lost has another name.
             if !self.disk_faults {
                 self.fields.check(up.replica.vector(), &up.shadow)?;
