@@ -189,13 +189,15 @@ fn below(top: &VersionVector, vector: &VersionVector) -> Bytes {
     bytes.into()
 }
 
-fn from_below(top: &VersionVector, mut bytes: &[u8]) -> Result<VersionVector, CodecError> {
+/// The vector that [`below`] wrote so. What it would not have written is refused: it could not be written back.
+fn from_below(top: &VersionVector, written: &[u8]) -> Result<VersionVector, CodecError> {
     const FIELD: CodecError = CodecError::Field("vector");
     let flag = |bytes: &mut &[u8]| match bytes.split_off_first() {
         Some(0) => Ok(false),
         Some(1) => Ok(true),
         _ => Err(FIELD),
     };
+    let mut bytes = written;
     let mut vector = VersionVector::default();
     for fence in top.fences() {
         if flag(&mut bytes)? {
@@ -214,7 +216,7 @@ fn from_below(top: &VersionVector, mut bytes: &[u8]) -> Result<VersionVector, Co
         let mut number = || prost::encoding::decode_varint(&mut bytes);
         vector.extend([VectorPart::from_numbers(number()?, number()?, number()?, is_fence)]);
     }
-    Ok(vector)
+    if below(top, &vector) == written { Ok(vector) } else { Err(FIELD) }
 }
 
 impl Head {
