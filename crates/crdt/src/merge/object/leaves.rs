@@ -1,17 +1,19 @@
 //! A Kubernetes object as one flat map from path to scalar, and back.
 //!
 //! Flat, because two replicas that both create `.status` must not make two different maps: one of them would be lost.
-//! An empty map or list, and an element of a keyed list, have no scalar of their own. Each has a leaf that says it is
-//! there. What lies under an absent element is dropped. The order of a keyed list or set is one leaf.
+//! An empty map or list, an element of a keyed list, and a struct that may be absent have no scalar of their own. Each has a
+//! leaf that says it is there. What lies under an absent element or struct is dropped: nobody wrote what would be left of it.
+//! The order of a keyed list or set is one leaf.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::json::Json;
+use super::json::{self, Json};
 use super::path::{Path, Step};
+use super::schema::catalogue::Key;
 use super::schema::{Schema, Shape};
 
-/// Says that an element of a keyed list is there. No JSON text is like it.
+/// Says that an element of a keyed list, or a struct that may be absent, is there. No JSON text is like it.
 const PRESENT: &str = "+";
 
 /// Takes an object apart: tells each leaf's written path, its path, and its value: a canonical JSON text, or [`PRESENT`].
@@ -53,6 +55,10 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
 
     fn value(&mut self, value: &Json) {
         match (value, self.schema.shape(&self.path)) {
+            (Json::Map(map), Shape::Optional) => {
+                self.leaf(PRESENT.to_owned());
+                self.fields(map);
+            }
             (Json::Map(map), Shape::Plain | Shape::Keyed(_) | Shape::Set) if !map.is_empty() => self.fields(map),
             (Json::List(list), Shape::Keyed(fields)) if !list.is_empty() => {
                 let keys: Option<Vec<String>> = list.iter().map(|item| element_key(item, fields)).collect();
@@ -70,16 +76,17 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
         }
     }
 
-    /// The elements under their keys; as one value when some have no key, or the same.
+    /// The elements under their keys; as one value when some have no key.
     fn elements(&mut self, whole: &Json, list: &[Json], keys: Option<Vec<String>>) {
-        let Some(keys) = keys.filter(|keys| is_unique(keys)) else { return self.leaf(whole.canonical()) };
+        let Some(mut keys) = keys else { return self.leaf(whole.canonical()) };
+        tell_apart(&mut keys);
         for (item, key) in list.iter().zip(&keys) {
             self.under(Step::Element(key.clone()), |flat| match item {
-                Json::Map(map) => {
+                Json::Map(map) if flat.schema.shape(&flat.path) != Shape::Atomic => {
                     flat.leaf(PRESENT.to_owned());
                     flat.fields(map);
                 }
-                scalar => flat.leaf(scalar.canonical()),
+                whole => flat.leaf(whole.canonical()),
             });
         }
         let order = Json::List(keys.into_iter().map(Json::String).collect()).canonical();
@@ -87,35 +94,44 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
     }
 }
 
-/// The key of an element: those of its key fields that it has, as `name="a",port=80`.
-fn element_key(item: &Json, fields: &[&str]) -> Option<String> {
-    let mut key = String::new();
-    for field in fields {
-        match item.get(field) {
-            None => continue,
-            Some(Json::Map(_) | Json::List(_)) => return None,
-            Some(scalar) => {
-                if !key.is_empty() {
-                    key.push(',');
-                }
-                key.push_str(field);
-                key.push('=');
-                scalar.write(&mut key);
+/// The key of an element: those of its key fields that it has or that have a default, as `name="a",port=80`.
+fn element_key(item: &Json, keys: &[Key]) -> Option<String> {
+    let mut written = String::new();
+    for key in keys {
+        let mut write = |scalar: &dyn Fn(&mut String)| {
+            if !written.is_empty() {
+                written.push(',');
             }
+            written.push_str(key.name);
+            written.push('=');
+            scalar(&mut written);
+        };
+        match (item.get(key.name), key.default) {
+            (Some(Json::Map(_) | Json::List(_)), _) => return None,
+            (Some(scalar), _) => write(&|out| scalar.write(out)),
+            (None, Some(default)) => write(&|out| json::write_string(default, out)),
+            (None, None) => {}
         }
     }
-    (!key.is_empty()).then_some(key)
+    (!written.is_empty()).then_some(written)
 }
 
-fn is_unique(keys: &[String]) -> bool {
-    let mut sorted: Vec<&String> = keys.iter().collect();
-    sorted.sort_unstable();
-    sorted.windows(2).all(|pair| pair[0] != pair[1])
+/// Numbers the keys that occur again: an object with two elements of one key is kept as it is.
+fn tell_apart(keys: &mut [String]) {
+    let mut seen: HashMap<String, usize> = HashMap::with_capacity(keys.len());
+    for key in keys {
+        let times = seen.entry(key.clone()).or_insert(0);
+        *times += 1;
+        if *times > 1 {
+            // No key field has this name.
+            *key = format!("{key},#={times}");
+        }
+    }
 }
 
 /// Puts an object together. Leaves can contradict each other: one replica made a list of what another made a map. They
 /// are sorted out in a fixed way: a scalar stands over fields, fields over elements, any of them over "empty".
-pub fn assemble<'a>(leaves: impl Iterator<Item = (&'a Path, Cow<'a, str>)>) -> Json {
+pub fn assemble<'a>(schema: &Schema<'_>, leaves: impl Iterator<Item = (&'a Path, Cow<'a, str>)>) -> Json {
     let mut root = Node::default();
     for (path, text) in leaves {
         let mut node = &mut root;
@@ -128,8 +144,8 @@ pub fn assemble<'a>(leaves: impl Iterator<Item = (&'a Path, Cow<'a, str>)>) -> J
         }
         node.text = Some(text);
     }
-    let fields = root.fields.iter().filter_map(|(name, node)| Some(((*name).to_owned(), node.build()?)));
-    Json::Map(fields.collect())
+    let mut path = Path::default();
+    Json::Map(root.build_fields(schema, &mut path))
 }
 
 /// A value that is being put together.
@@ -142,7 +158,8 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    fn build(&self) -> Option<Json> {
+    fn build(&self, schema: &Schema<'_>, path: &mut Path) -> Option<Json> {
+        let is_present = self.text.as_deref() == Some(PRESENT);
         let own = self.text.as_ref().and_then(|text| Json::parse(text.as_bytes()));
         let empty = match &own {
             None | Some(Json::Null) => true,
@@ -153,16 +170,29 @@ impl Node<'_> {
         if !empty {
             return own;
         }
-        let fields: BTreeMap<String, Json> =
-            self.fields.iter().filter_map(|(name, node)| Some(((*name).to_owned(), node.build()?))).collect();
-        if !fields.is_empty() {
+        if self.text.is_none() && schema.shape(path) == Shape::Optional {
+            return None;
+        }
+        let fields = self.build_fields(schema, path);
+        if !fields.is_empty() || is_present {
             return Some(Json::Map(fields));
         }
-        let elements = self.build_elements();
+        let elements = self.build_elements(schema, path);
         if elements.is_empty() { own } else { Some(Json::List(elements)) }
     }
 
-    fn build_elements(&self) -> Vec<Json> {
+    fn build_fields(&self, schema: &Schema<'_>, path: &mut Path) -> BTreeMap<String, Json> {
+        let mut fields = BTreeMap::new();
+        for (name, node) in &self.fields {
+            path.push(Step::Field((*name).to_owned()));
+            let built = node.build(schema, path);
+            path.pop();
+            fields.extend(built.map(|built| ((*name).to_owned(), built)));
+        }
+        fields
+    }
+
+    fn build_elements(&self, schema: &Schema<'_>, path: &mut Path) -> Vec<Json> {
         let order = self.order.as_ref().and_then(|order| Json::parse(order.text.as_ref()?.as_bytes()));
         let order = match &order {
             Some(Json::List(list)) => list.iter().filter_map(Json::as_str).collect::<Vec<_>>(),
@@ -175,7 +205,13 @@ impl Node<'_> {
         let mut present: Vec<_> = self.elements.iter().filter(|(_, node)| node.text.is_some()).collect();
         // Elements that the order does not know come last, by their keys.
         present.sort_by_key(|(key, _)| (ranks.get(*key).copied().unwrap_or(order.len()), **key));
-        present.into_iter().filter_map(|(_, node)| node.build()).collect()
+        let mut elements = Vec::with_capacity(present.len());
+        for (key, node) in present {
+            path.push(Step::Element((*key).to_owned()));
+            elements.extend(node.build(schema, path));
+            path.pop();
+        }
+        elements
     }
 }
 
@@ -198,7 +234,8 @@ mod tests {
     }
 
     fn assembled(leaves: &Leaves) -> Json {
-        assemble(leaves.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))))
+        let rules = Rules::default();
+        assemble(&Schema::new("v1", "Pod", &rules), leaves.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))))
     }
 
     fn back(text: &str) -> Vec<(String, String)> {

@@ -1,6 +1,7 @@
 //! Kubernetes objects: a value as leaves, and concurrent values merged leaf by leaf.
 //!
 //! - [`json`]: a strict reader that keeps numbers as they are, and the one way a merged value is written;
+//! - [`protobuf`]: Kubernetes' protobuf as the same JSON, and back; [`time`]: the times in it;
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
 //! - [`shared`]: what all versions have in common, which needs no merging;
 //! - [`document`]: leaves as an Automerge document; [`replay`]: versions replayed into one; [`losses`]: what it gave up;
@@ -12,31 +13,65 @@ pub mod leaves;
 pub mod losses;
 pub mod path;
 pub mod peek;
+pub mod protobuf;
 pub mod replay;
 pub mod schema;
 pub mod shared;
+pub mod time;
+
+use bytes::Bytes;
 
 use crate::merge::rules::Rules;
 use json::Json;
 use schema::Schema;
 
-/// A Kubernetes object that is understood: a JSON map with `apiVersion` and `kind`. (Kubernetes' protobuf is not.)
+/// A Kubernetes object that is understood: a map with `apiVersion` and `kind`, less what says nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
     /// The whole.
     pub json: Json,
+    /// How it was written.
+    pub encoding: Encoding,
+}
+
+/// How kube-apiserver writes objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encoding {
+    /// As JSON.
+    Json,
+    /// As its protobuf.
+    Protobuf,
 }
 
 impl Object {
     /// Reads a value; `None` when it is no object that is understood.
     pub fn parse(value: &[u8]) -> Option<Self> {
-        let first = value.iter().find(|byte| !byte.is_ascii_whitespace())?;
-        if *first != b'{' {
+        let (json, encoding) = if value.starts_with(protobuf::MAGIC) {
+            (protobuf::decode(value)?, Encoding::Protobuf)
+        } else if value.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
+            (Json::parse(value)?, Encoding::Json)
+        } else {
             return None;
+        };
+        let name = |field| json.get(field).and_then(Json::as_str).map(str::to_owned);
+        let (api_version, kind) = (name("apiVersion")?, name("kind")?);
+        let mut object = Self { json, encoding };
+        if let Json::Map(map) = &mut object.json {
+            schema::normalise(&api_version, &kind, map);
         }
-        let object = Self { json: Json::parse(value)? };
-        let named = object.text(&["apiVersion"]).is_some() && object.text(&["kind"]).is_some();
-        named.then_some(object)
+        Some(object)
+    }
+
+    /// Writes an object like this one is; in the other way if that one has no place for some of it. `None` when neither has.
+    pub fn write(&self, json: &Json) -> Option<Bytes> {
+        let is_json = || !protobuf::has_unknown(json);
+        match self.encoding {
+            Encoding::Json if is_json() => Some(json.canonical().into()),
+            _ => match protobuf::encode(json) {
+                Some(raw) => Some(raw.into()),
+                None => is_json().then(|| json.canonical().into()),
+            },
+        }
     }
 
     fn text(&self, path: &[&str]) -> Option<&str> {
@@ -69,14 +104,29 @@ impl Object {
 
 /// The `metadata.uid` of a value that looks like an object: `Some(None)` when it has none, `None` when it is no object.
 pub fn peek_uid(value: &[u8]) -> Option<Option<&[u8]>> {
+    if value.starts_with(protobuf::MAGIC) {
+        const METADATA_UID: &[u32] = &[1, 5];
+        let uid = protobuf::Envelope::read(value)?.peek(METADATA_UID);
+        return Some(uid.filter(|uid| !uid.is_empty()));
+    }
     peek::string(value, &["kind"])?;
     peek::string(value, &["apiVersion"])?;
-    Some(peek::string(value, &["metadata", "uid"]))
+    Some(peek::string(value, &["metadata", "uid"]).map(unquoted))
 }
 
 /// The node that a value that looks like a pod is bound to.
 pub fn peek_node(value: &[u8]) -> Option<&[u8]> {
+    if value.starts_with(protobuf::MAGIC) {
+        const SPEC_NODE_NAME: &[u32] = &[2, 10];
+        let pod = protobuf::Envelope::read(value).filter(|of| (of.api_version, of.kind) == ("v1", "Pod"))?;
+        return pod.peek(SPEC_NODE_NAME).filter(|node| !node.is_empty());
+    }
     peek::find(value, &["kind"]).filter(|kind| *kind == b"\"Pod\"")?;
     peek::find(value, &["apiVersion"]).filter(|version| *version == b"\"v1\"")?;
-    peek::string(value, &["spec", "nodeName"])
+    peek::string(value, &["spec", "nodeName"]).map(unquoted)
+}
+
+/// What stands between the quotes of a JSON text.
+fn unquoted(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
 }

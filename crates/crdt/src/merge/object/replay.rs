@@ -81,7 +81,10 @@ pub fn merge(
     let merged = replay.assemble(&merged);
     let given_up = replay.given_up(&merged, &versions, &heads, stay.as_deref())?;
     let object = shared::join(shared, merged);
-    Ok(Some(Merged { value: Bytes::from(object.canonical()), given_up, replaced }))
+    // Written as the last of them was.
+    let last = heads.iter().map(|&at| versions[at]).max_by_key(|(version, _)| version.order());
+    let value = last.and_then(|(_, last)| last.write(&object));
+    Ok(value.map(|value| Merged { value, given_up, replaced }))
 }
 
 fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
@@ -242,7 +245,7 @@ impl<'a> Replay<'a> {
     }
 
     fn assemble(&self, merged: &Scalars) -> Json {
-        leaves::assemble(merged.iter().filter_map(|(key, scalar)| {
+        leaves::assemble(self.schema, merged.iter().filter_map(|(key, scalar)| {
             let text = match scalar {
                 Scalar::Text(text) => Cow::Borrowed(text.as_str()),
                 Scalar::Counter(number) => Cow::Owned(number.to_string()),

@@ -61,11 +61,17 @@ fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>
         }
         path.push(Step::Field(name.clone()));
         let inner: Option<Vec<&Map>> = values.iter().map(|value| as_map(value)).collect();
-        match inner.filter(|_| schema.shape(path) != Shape::Atomic) {
+        let shape = schema.shape(path);
+        match inner.filter(|_| shape != Shape::Atomic) {
             Some(inner) => {
                 let (inner_shared, inner_rests) = divide(&inner, schema, path);
                 put(&mut shared, name, inner_shared);
-                rests.iter_mut().zip(inner_rests).for_each(|(rest, inner)| put(rest, name, inner));
+                for (rest, inner) in rests.iter_mut().zip(inner_rests) {
+                    // A struct that may be absent is there in all: each must say so.
+                    if !inner.is_empty() || shape == Shape::Optional {
+                        rest.insert(name.clone(), Json::Map(inner));
+                    }
+                }
             }
             None => rests.iter_mut().zip(values).for_each(|(rest, value)| {
                 rest.insert(name.clone(), value.clone());

@@ -1,0 +1,217 @@
+//! What Kubernetes declares about the fields of its kinds, as far as a merge needs it. Part of the rules number.
+//!
+//! - [`catalogue`]: the types of the built-in kinds; [`normal`]: what is left out of an object because it says nothing.
+//!
+//! The lists of other kinds are recognised by where they lie: a custom resource that has `containers` or `conditions` means
+//! the same by them.
+
+pub mod catalogue;
+pub mod normal;
+
+use std::collections::BTreeMap;
+
+use crate::merge::rules::Rules;
+
+use super::json::Json;
+use super::path::{Path, Step};
+use catalogue::{Base, Declared, Form, Key, Many, TypeId, catalogue};
+
+/// How the parts of a value merge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// A map field by field; a list as one value.
+    Plain,
+    /// A struct that is there or not: what lies under one that is not there is dropped.
+    Optional,
+    /// A list of maps that are told apart by these fields.
+    Keyed(&'static [Key]),
+    /// A list of scalars in which each occurs once.
+    Set,
+    /// One value, whatever is in it.
+    Atomic,
+}
+
+/// How concurrent values of one leaf become one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resolution {
+    /// The last writer wins.
+    LastWriter,
+    /// The first writer wins: Kubernetes sets such a field once.
+    FirstWriter,
+    /// What was added to it is added up.
+    Counter {
+        /// A sum below this is raised to it.
+        minimum: Option<i64>,
+    },
+    /// The claim to be leader that etcd would have let stand.
+    LeaderElection,
+}
+
+/// The fields of a kind that are set once.
+pub fn set_once(api_version: &str, kind: &str) -> &'static [&'static [&'static str]] {
+    match (api_version, kind) {
+        ("v1", "Pod") => &[&["spec", "nodeName"]],
+        ("v1", "PersistentVolumeClaim") => &[&["spec", "volumeName"]],
+        ("v1", "PersistentVolume") => &[&["spec", "claimRef"]],
+        ("v1", "Node") => &[&["spec", "podCIDR"], &["spec", "podCIDRs"], &["spec", "providerID"]],
+        ("v1", "Service") => &[&["spec", "clusterIP"], &["spec", "clusterIPs"]],
+        _ => &[],
+    }
+}
+
+/// The declarations for one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    rules: &'a Rules,
+    built_in: Option<TypeId>,
+}
+
+impl<'a> Schema<'a> {
+    /// What is declared for that kind.
+    pub fn new(api_version: &'a str, kind: &'a str, rules: &'a Rules) -> Self {
+        Self { api_version, kind, rules, built_in: catalogue().kind(api_version, kind) }
+    }
+
+    fn is_core(&self, kind: &str) -> bool {
+        self.api_version == "v1" && self.kind == kind
+    }
+
+    /// Whether it is the Pod of Kubernetes.
+    pub fn is_pod(&self) -> bool {
+        self.is_core("Pod")
+    }
+
+    /// Whether its values are secrets, whatever they lie in: an annotation may repeat them all.
+    pub fn is_secret(&self) -> bool {
+        self.kind == "Secret"
+    }
+
+    fn is_lease(&self) -> bool {
+        self.kind == "Lease" && self.api_version.starts_with("coordination.k8s.io/")
+    }
+
+    /// How the parts of the value at that path merge.
+    pub fn shape(&self, path: &Path) -> Shape {
+        let Some(field) = path.last_field() else { return self.declared(path) };
+        if set_once(self.api_version, self.kind).iter().any(|once| path.is(once))
+            || (self.is_lease() && path.is(&["spec"]))
+        {
+            return Shape::Atomic;
+        }
+        if path.is(&["metadata", "managedFields"]) {
+            return Shape::Keyed(MANAGED_FIELDS);
+        }
+        if self.built_in.is_some() || path.begins_with(&["metadata"]) { self.declared(path) } else { by_place(path, field) }
+    }
+
+    /// How they merge as the catalogue says.
+    fn declared(&self, path: &Path) -> Shape {
+        let Some((form, declared)) = self.locate(path) else { return Shape::Plain };
+        let is_one = matches!(form.many, Many::One | Many::Optional);
+        match (declared, form.base) {
+            (Declared::Keyed(keys), _) => Shape::Keyed(keys),
+            (Declared::Set, _) => Shape::Set,
+            (Declared::Atomic, _) => Shape::Atomic,
+            (_, Base::Struct(id)) if is_one && catalogue().of(id).atomic => Shape::Atomic,
+            (_, Base::Struct(_)) if form.many == Many::Optional => Shape::Optional,
+            // The fields that a manager owns are a set of paths. Everything else that is no struct is one value.
+            (_, Base::Struct(_) | Base::Fields) => Shape::Plain,
+            _ if is_one => Shape::Atomic,
+            _ => Shape::Plain,
+        }
+    }
+
+    /// What lies at that path, as the catalogue says; `None` for what it does not know.
+    fn locate(&self, path: &Path) -> Option<(Form, &'static Declared)> {
+        static NOTHING: Declared = Declared::Nothing;
+        let one = |base| Form { many: Many::One, base };
+        let mut steps = path.steps();
+        let mut at = match (self.built_in, steps) {
+            (Some(id), _) => (one(Base::Struct(id)), &NOTHING),
+            (None, [Step::Field(name), rest @ ..]) if name == "metadata" => {
+                steps = rest;
+                (one(Base::Struct(catalogue().metadata()?)), &NOTHING)
+            }
+            _ => return None,
+        };
+        for step in steps {
+            at = match (at.0, step) {
+                (Form { many: Many::List, base }, Step::Element(_)) => (one(base), &NOTHING),
+                (Form { many: Many::Map, base }, Step::Field(_)) => (Form { many: Many::Optional, base }, &NOTHING),
+                (Form { many: Many::One | Many::Optional, base: Base::Struct(id) }, Step::Field(name)) => {
+                    let field = catalogue().field(id, name)?;
+                    (field.form, &field.declared)
+                }
+                // What a manager owns has the form of the object, with other names.
+                (Form { many: Many::One | Many::Optional, base: Base::Fields }, _) => at,
+                _ => return None,
+            };
+        }
+        Some(at)
+    }
+
+    /// How concurrent values of the leaf at that path become one.
+    pub fn resolution(&self, path: &Path) -> Resolution {
+        if path.is(&["metadata", "generation"]) {
+            return Resolution::Counter { minimum: None };
+        }
+        if set_once(self.api_version, self.kind).iter().any(|once| path.is(once)) {
+            return Resolution::FirstWriter;
+        }
+        if self.is_lease() && path.is(&["spec"]) {
+            return Resolution::LeaderElection;
+        }
+        if self.rules.counters.is_empty() {
+            return Resolution::LastWriter;
+        }
+        let written = path.to_string();
+        let counter = self
+            .rules
+            .counters
+            .iter()
+            .find(|c| c.kind == self.kind && c.api_version == self.api_version && c.path == written);
+        counter.map_or(Resolution::LastWriter, |counter| Resolution::Counter { minimum: counter.minimum })
+    }
+}
+
+/// Leaves out of an object of that kind what says nothing.
+pub fn normalise(api_version: &str, kind: &str, object: &mut BTreeMap<String, Json>) {
+    if let Some(id) = catalogue().kind(api_version, kind) {
+        normal::fields(object, id);
+    } else if let (Some(id), Some(Json::Map(metadata))) = (catalogue().metadata(), object.get_mut("metadata")) {
+        normal::fields(metadata, id);
+    }
+}
+
+/// One manager has an entry for each of these.
+const MANAGED_FIELDS: &[Key] = &[key("manager"), key("operation"), key("apiVersion"), key("subresource")];
+
+const fn key(name: &'static str) -> Key {
+    Key { name, default: None }
+}
+
+/// How the parts of a value of a kind that is not built in merge.
+fn by_place(path: &Path, field: &str) -> Shape {
+    let parent = match path.parent() {
+        Some(Step::Field(name)) => name.as_str(),
+        _ => "",
+    };
+    let in_element = matches!(path.parent(), Some(Step::Element(_)));
+    let keys: &[Key] = match (parent, field) {
+        ("spec" | "status", "conditions") => const { &[key("type")] },
+        ("spec", "containers" | "initContainers" | "ephemeralContainers") => const { &[key("name")] },
+        ("spec", "volumes" | "imagePullSecrets" | "resourceClaims" | "schedulingGates") => const { &[key("name")] },
+        ("spec", "hostAliases") => const { &[key("ip")] },
+        ("spec", "topologySpreadConstraints") => const { &[key("topologyKey"), key("whenUnsatisfiable")] },
+        (_, "ports") if in_element => {
+            const { &[key("containerPort"), Key { name: "protocol", default: Some("TCP") }] }
+        }
+        (_, "env") if in_element => const { &[key("name")] },
+        (_, "volumeMounts") if in_element => const { &[key("mountPath")] },
+        (_, "volumeDevices") if in_element => const { &[key("devicePath")] },
+        _ => return Shape::Plain,
+    };
+    Shape::Keyed(keys)
+}
