@@ -9,7 +9,7 @@ pub mod entry;
 mod etcd_request;
 mod http_path;
 mod input;
-mod object_json;
+mod object;
 pub mod pair;
 pub mod peer_message;
 mod record;
@@ -26,7 +26,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("entry", entry::run),
     ("etcd_request", etcd_request::run),
     ("http_path", http_path::run),
-    ("object_json", object_json::run),
+    ("object", object::run),
     ("peer_message", peer_message::run),
     ("record", record::run),
     ("session", session::run),

@@ -18,6 +18,8 @@ HERE = Path(__file__).resolve().parent
 
 # Shortened, so that a partition is soon a long one: a node is unreachable after this many seconds without its lease.
 NODE_GRACE = 20
+# How the apiservers store objects.
+STORAGE = "application/json" if os.environ.get("STORAGE") == "json" else "application/vnd.kubernetes.protobuf"
 # What the README recommends for several sites: practically for ever.
 TOLERATION = 315360000
 
@@ -227,7 +229,7 @@ class Site:
         pki = self.pki.folder
         self.apiserver = Program("apiserver", [
             self.bin / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client or self.client}",
-            "--storage-media-type=application/json", "--etcd-compaction-interval=60s",
+            f"--storage-media-type={STORAGE}", "--etcd-compaction-interval=60s",
             "--bind-address=127.0.0.1", f"--secure-port={self.secure}", f"--advertise-address={self.address}",
             f"--client-ca-file={pki}/ca.crt", f"--tls-cert-file={pki}/apiserver.crt", f"--tls-private-key-file={pki}/apiserver.key",
             "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={pki}/sa.pub",

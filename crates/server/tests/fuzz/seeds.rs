@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
+use eddy_crdt::merge::{Encoding, Json, Object};
 use eddy_crdt::sync::{Delta, ENTRY_MAX, decode_entry, encode_entry};
 use eddy_crdt::{CHAIN_LEN, Command, DeleteOp, Input, Key, KeyRange, LeaseId, Record, SnapshotChunk};
 use eddy_proto::etcdserverpb as pb;
@@ -38,7 +39,7 @@ pub fn all() -> Result<Vec<Seeds>> {
         ("entry", entry()?),
         ("etcd_request", etcd_request()),
         ("http_path", http_path()),
-        ("object_json", object_json()),
+        ("object", object()),
         ("peer_message", peer_message()),
         ("record", record()),
         ("session", session()),
@@ -215,10 +216,16 @@ fn http_path() -> Vec<Vec<u8>> {
     requests.iter().map(|(how, text)| prefixed(how, text.as_bytes())).collect()
 }
 
-fn object_json() -> Vec<Vec<u8>> {
+fn object() -> Vec<Vec<u8>> {
     let edits: [u8; 27] = [0, 6, 1, 9, 0, 4, 3, 2, 5, 0, 9, 13, 12, 1, 0, 4, 2, 8, 2, 0, 12, 20, 2, 1, 0, 12, 7];
     let small = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"u","finalizers":["x","y"]},"status":{"conditions":[{"type":"A"}]}}"#;
-    OBJECTS.iter().chain(&[small]).map(|text| prefixed(&edits, text.as_bytes())).collect()
+    let protobuf = |text: &str| {
+        let json = Object::parse(text.as_bytes())?.json;
+        Object { json: Json::Null, encoding: Encoding::Protobuf }.write(&json)
+    };
+    let all = OBJECTS.iter().copied().chain([small]);
+    let protobuf = all.clone().filter_map(protobuf).map(|raw| prefixed(&edits, &raw));
+    all.map(|text| prefixed(&edits, text.as_bytes())).chain(protobuf).collect()
 }
 
 /// What is on its way to side 0 in each situation and soon after it.

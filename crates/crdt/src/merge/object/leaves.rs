@@ -96,6 +96,9 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
 
 /// The key of an element: those of its key fields that it has or that have a default, as `name="a",port=80`.
 fn element_key(item: &Json, keys: &[Key]) -> Option<String> {
+    if !matches!(item, Json::Map(_)) {
+        return None;
+    }
     let mut written = String::new();
     for key in keys {
         let mut write = |scalar: &dyn Fn(&mut String)| {
@@ -235,7 +238,10 @@ mod tests {
 
     fn assembled(leaves: &Leaves) -> Json {
         let rules = Rules::default();
-        assemble(&Schema::new("v1", "Pod", &rules), leaves.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))))
+        assemble(
+            &Schema::new("v1", "Pod", &rules),
+            leaves.values().map(|(path, text)| (path, Cow::Borrowed(text.as_str()))),
+        )
     }
 
     fn back(text: &str) -> Vec<(String, String)> {
@@ -277,11 +283,29 @@ mod tests {
     }
 
     #[test]
-    fn a_list_whose_keys_are_missing_or_double_is_one_value() {
-        for conditions in [r#"[{"x":1}]"#, r#"[{"type":"A"},{"type":"A"}]"#, "[1]", r#"[{"type":{}}]"#] {
+    fn a_list_whose_elements_can_have_no_keys_is_one_value() {
+        for conditions in ["[1]", r#"[{"type":{}}]"#] {
             let flat = back(&format!(r#"{{"status":{{"conditions":{conditions}}}}}"#));
             assert_eq!(flat, pairs(&[(".status.conditions", conditions)]));
         }
+    }
+
+    #[test]
+    fn elements_of_one_key_are_all_kept() {
+        let flat = back(r#"{"status":{"conditions":[{"type":"A"},{"x":1},{"type":"A","x":2}]}}"#);
+        let elements: Vec<_> = flat.iter().filter(|(_, text)| text == "+").map(|(path, _)| path.as_str()).collect();
+        let conditions = [r#"[type="A",#=2]"#, r#"[type="A"]"#, r#"[type=""]"#];
+        assert_eq!(elements, conditions.map(|key| format!(".status.conditions{key}")));
+    }
+
+    #[test]
+    fn a_struct_that_may_be_absent_says_that_it_is_there() {
+        let flat = back(r#"{"spec":{"securityContext":{},"affinity":{"nodeAffinity":{}}}}"#);
+        let there = [".spec.affinity", ".spec.affinity.nodeAffinity", ".spec.securityContext"];
+        assert_eq!(flat, pairs(&there.map(|path| (path, "+"))));
+        let (_, mut flat) = leaves(r#"{"spec":{"securityContext":{"runAsUser":1},"affinity":{}}}"#);
+        flat.remove(".spec.securityContext");
+        assert_eq!(assembled(&flat).canonical(), r#"{"spec":{"affinity":{}}}"#);
     }
 
     #[test]

@@ -63,9 +63,7 @@ fn unknown_number(name: &str) -> Option<u32> {
 /// Whether an object has fields that only protobuf can hold.
 pub fn has_unknown(json: &Json) -> bool {
     match json {
-        Json::Map(map) => {
-            map.iter().any(|(name, value)| unknown_number(name).is_some() || has_unknown(value))
-        }
+        Json::Map(map) => map.iter().any(|(name, value)| unknown_number(name).is_some() || has_unknown(value)),
         Json::List(list) => list.iter().any(has_unknown),
         _ => false,
     }
@@ -192,7 +190,7 @@ fn read_field(form: Form, map: &mut Map, name: &str, value: Value<'_>, depth: us
         Many::One | Many::Optional => {
             let read = read(form.base, value, depth)?;
             match (read, form.many) {
-                // A time of zero is none, and cannot be told from it in JSON.
+                // An optional one that is there and empty cannot be told from none in JSON.
                 (Json::Null, Many::Optional) => None,
                 (Json::Null, _) => Some(()),
                 (read, _) => map.insert(name.to_owned(), read).is_none().then_some(()),
@@ -229,7 +227,7 @@ fn read_field(form: Form, map: &mut Map, name: &str, value: Value<'_>, depth: us
     }
 }
 
-/// One value as JSON. `Json::Null` is a time that is zero.
+/// One value as JSON. `Json::Null` is a time that is zero, or an object that is empty.
 fn read(base: Base, value: Value<'_>, depth: usize) -> Option<Json> {
     let text = |bytes: &[u8]| Some(Json::String(std::str::from_utf8(bytes).ok()?.to_owned()));
     let number = |number: u64| Json::Number(number.cast_signed().to_string());
@@ -272,6 +270,7 @@ fn read(base: Base, value: Value<'_>, depth: usize) -> Option<Json> {
             }
         }
         (Base::Strings, Value::Bytes(rest)) => Json::List(texts(1, rest)?),
+        (Base::Raw | Base::AnyJson, Value::Bytes([])) => Json::Null,
         (Base::Fields | Base::Raw | Base::AnyJson, Value::Bytes(bytes)) => {
             let [raw] = only(bytes)?;
             Json::parse(raw?)?
@@ -447,6 +446,7 @@ fn write(number: u32, base: Base, value: &Json, out: &mut Vec<u8>, depth: usize)
             out.extend(text.parse::<f64>().ok()?.to_le_bytes());
             return Some(());
         }
+        (Base::Time | Base::MicroTime, Json::Null) => {}
         (Base::Time | Base::MicroTime, Json::String(text)) => {
             let (seconds, nanos) = time::read(text, base == Base::MicroTime)?;
             varint_field(1, seconds.cast_unsigned(), &mut inner);

@@ -245,13 +245,16 @@ impl<'a> Replay<'a> {
     }
 
     fn assemble(&self, merged: &Scalars) -> Json {
-        leaves::assemble(self.schema, merged.iter().filter_map(|(key, scalar)| {
-            let text = match scalar {
-                Scalar::Text(text) => Cow::Borrowed(text.as_str()),
-                Scalar::Counter(number) => Cow::Owned(number.to_string()),
-            };
-            Some((&self.leaves.get(key)?.0, text))
-        }))
+        leaves::assemble(
+            self.schema,
+            merged.iter().filter_map(|(key, scalar)| {
+                let text = match scalar {
+                    Scalar::Text(text) => Cow::Borrowed(text.as_str()),
+                    Scalar::Counter(number) => Cow::Owned(number.to_string()),
+                };
+                Some((&self.leaves.get(key)?.0, text))
+            }),
+        )
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod edits;
 mod histories;
+mod kinds;
 mod numbers;
 mod objects;
 mod runs;

@@ -27,14 +27,8 @@ fn check(text: &str) -> usize {
     assert_eq!(back.canonical(), object.json.canonical());
     assert_eq!(back, object.json);
     assert_eq!(Json::parse(back.canonical().as_bytes()), Some(back));
-    assert_eq!(
-        peek_uid(text.as_bytes()),
-        Some(object.uid().map(str::as_bytes))
-    );
-    assert_eq!(
-        peek_node(text.as_bytes()),
-        object.node().map(str::as_bytes)
-    );
+    assert_eq!(peek_uid(text.as_bytes()), Some(object.uid().map(str::as_bytes)));
+    assert_eq!(peek_node(text.as_bytes()), object.node().map(str::as_bytes));
     flat.len()
 }
 

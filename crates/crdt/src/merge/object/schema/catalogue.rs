@@ -22,7 +22,7 @@ static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::read(TEXT));
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it is where an element does not say.
+    /// What it is where an element does not say; `None` where the element then has no key.
     pub default: Option<&'static str>,
 }
 
@@ -150,11 +150,6 @@ impl Catalogue {
         self.kinds.get(&(api_version, kind)).copied()
     }
 
-    /// All built-in kinds: their API versions and names.
-    pub fn kinds(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
-        self.kinds.keys().copied()
-    }
-
     /// The type of the metadata of every object.
     pub fn metadata(&self) -> Option<TypeId> {
         self.metadata
@@ -266,9 +261,10 @@ fn form_of(text: &str, ids: &HashMap<&str, TypeId>) -> Form {
 }
 
 fn declared_of(text: &'static str) -> Declared {
-    let key = |key: &'static str| match key.split_once(':') {
-        Some((name, default)) => Key { name, default: Some(default) },
-        None => Key { name: key, default: None },
+    // What a built-in kind leaves out is zero or empty.
+    let key = |key: &'static str| {
+        let (name, default) = key.split_once(':').unwrap_or((key, ""));
+        Key { name, default: Some(default) }
     };
     match text {
         "atomic" => Declared::Atomic,

@@ -103,7 +103,11 @@ impl<'a> Schema<'a> {
         if path.is(&["metadata", "managedFields"]) {
             return Shape::Keyed(MANAGED_FIELDS);
         }
-        if self.built_in.is_some() || path.begins_with(&["metadata"]) { self.declared(path) } else { by_place(path, field) }
+        if self.built_in.is_some() || path.begins_with(&["metadata"]) {
+            self.declared(path)
+        } else {
+            by_place(path, field)
+        }
     }
 
     /// How they merge as the catalogue says.
@@ -186,7 +190,12 @@ pub fn normalise(api_version: &str, kind: &str, object: &mut BTreeMap<String, Js
 }
 
 /// One manager has an entry for each of these.
-const MANAGED_FIELDS: &[Key] = &[key("manager"), key("operation"), key("apiVersion"), key("subresource")];
+const MANAGED_FIELDS: &[Key] = &[
+    Key { name: "manager", default: Some("") },
+    Key { name: "operation", default: Some("") },
+    Key { name: "apiVersion", default: Some("") },
+    Key { name: "subresource", default: Some("") },
+];
 
 const fn key(name: &'static str) -> Key {
     Key { name, default: None }
@@ -205,9 +214,7 @@ fn by_place(path: &Path, field: &str) -> Shape {
         ("spec", "volumes" | "imagePullSecrets" | "resourceClaims" | "schedulingGates") => const { &[key("name")] },
         ("spec", "hostAliases") => const { &[key("ip")] },
         ("spec", "topologySpreadConstraints") => const { &[key("topologyKey"), key("whenUnsatisfiable")] },
-        (_, "ports") if in_element => {
-            const { &[key("containerPort"), Key { name: "protocol", default: Some("TCP") }] }
-        }
+        (_, "ports") if in_element => const { &[key("containerPort"), Key { name: "protocol", default: Some("TCP") }] },
         (_, "env") if in_element => const { &[key("name")] },
         (_, "volumeMounts") if in_element => const { &[key("mountPath")] },
         (_, "volumeDevices") if in_element => const { &[key("devicePath")] },

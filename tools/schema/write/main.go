@@ -1,7 +1,7 @@
 // Command schema writes down what Kubernetes declares about the fields of its built-in kinds, as one text that eddy reads:
 // names and protobuf numbers from the Go types, list and map types from the schema of server-side apply.
 //
-//	cd tools/schema && go run . > ../../crates/crdt/src/merge/object/schema/kubernetes.schema
+//	cd tools/schema && go run ./write > ../../crates/crdt/src/merge/object/schema/kubernetes.schema
 //
 // The format is described in crates/crdt/src/merge/object/schema/catalogue.rs.
 package main

@@ -1,0 +1,76 @@
+//! Merges objects that it is given, for an oracle that knows better: `tools/schema` asks it and compares.
+//!
+//! Each line of the input is a name and values in base64: the value that all versions descend from, then concurrent ones, each
+//! written later than the one before. The line that answers has the name and the merged value. With one value alone the answer
+//! is that value as it is read and written again: as JSON and as protobuf. `-` stands for nothing.
+
+use std::io::{self, BufRead, Write};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use eddy_crdt::merge::{Encoding, Object, RuleBook, Version, Window};
+use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Origin, ReplicaId, Stamp, VersionVector};
+
+fn main() -> io::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let mut words = line.split(' ');
+        let name = words.next().unwrap_or_default();
+        let values: Result<Vec<Bytes>, _> = words.map(|word| BASE64.decode(word).map(Bytes::from)).collect();
+        let values = values.map_err(io::Error::other)?;
+        let answers = match &values[..] {
+            [value] => again(value),
+            [base, heads @ ..] => vec![merged(base, heads)],
+            [] => vec![],
+        };
+        write!(out, "{name}")?;
+        for answer in answers {
+            write!(out, " {}", answer.map_or_else(|| "-".to_owned(), |answer| BASE64.encode(answer)))?;
+        }
+        writeln!(out)?;
+    }
+    out.flush()
+}
+
+/// An object as it is read and written, in both encodings.
+fn again(value: &[u8]) -> Vec<Option<Bytes>> {
+    let write = |encoding| {
+        let object = Object { encoding, ..Object::parse(value)? };
+        object.write(&object.json)
+    };
+    vec![write(Encoding::Json), write(Encoding::Protobuf)]
+}
+
+/// What a site sees that has learned of all.
+fn merged(base: &Bytes, heads: &[Bytes]) -> Option<Bytes> {
+    let put = |at: u64, value: &Bytes| {
+        let first = Dot { origin: origin(0), seq: 1 };
+        let dot = Dot { origin: origin(at), seq: 1 };
+        let mut deps = VersionVector::default();
+        if at > 0 {
+            deps.advance(first);
+        }
+        Version {
+            dot,
+            stamp: Stamp::new(100 + at),
+            rules: 1,
+            deps: Arc::new(deps),
+            kind: ChangeKind::Put { value: value.clone(), lease: None, version: 1 + i64::from(at > 0) },
+            incarnation: Incarnation { stamp: Stamp::new(100), dot: first },
+        }
+    };
+    let mut window = Window::new(None);
+    window.add(put(0, base));
+    heads.iter().zip(1..).for_each(|(head, at)| window.add(put(at, head)));
+    window
+        .outcome(&RuleBook::default(), Keyspace::Client, b"/registry/objects/of/the/oracle")
+        .live
+        .map(|live| live.value)
+}
+
+fn origin(at: u64) -> Origin {
+    Origin { replica: ReplicaId::new(1 + at), birth: Birth::new(1) }
+}

@@ -1,0 +1,216 @@
+//! Built-in kinds by Kubernetes' own schema, and objects in its protobuf.
+
+use bytes::Bytes;
+use eddy_crdt::Keyspace;
+use eddy_crdt::Rule;
+use eddy_crdt::merge::{Encoding, Json, Object, RuleBook, begins_anew, peek_node, peek_uid};
+
+use super::edits::{get, parse, set, string, unset};
+use super::objects::{DEPLOYMENT, LEASE, NODE, POD, SERVICE};
+use super::sites::{Place, Sites};
+
+fn read(value: &[u8]) -> Object {
+    Object::parse(value).expect("an object")
+}
+
+fn written(json: &Json, encoding: Encoding) -> Bytes {
+    Object { json: Json::Null, encoding }.write(json).expect("there is a place for all of it")
+}
+
+/// Sites that all hold the object in that encoding.
+fn sites_with(text: &str, encoding: Encoding) -> Sites {
+    let mut sites = Sites::new(Place::client("/registry/things/default/a"), 2);
+    sites.put(0, written(&read(text.as_bytes()).json, encoding));
+    sites.sync_all();
+    sites
+}
+
+/// A site changes its object, and writes it in that encoding.
+fn change(sites: &mut Sites, site: usize, encoding: Encoding, edit: impl FnOnce(&mut Json)) {
+    let mut json = read(&sites.live(site).expect("it is there").value).json;
+    edit(&mut json);
+    sites.put(site, written(&json, encoding));
+}
+
+/// What both see when they have met.
+fn meet(sites: &mut Sites) -> Object {
+    sites.sync_all();
+    assert_eq!(sites.outcome(0), sites.outcome(1));
+    assert_eq!(sites.outcome(0).rule, Some(Rule::FieldMerge));
+    read(&sites.live(0).expect("it is there").value)
+}
+
+fn text<'a>(object: &'a Object, path: &[&str]) -> Option<&'a str> {
+    get(&object.json, path).and_then(Json::as_str)
+}
+
+const LABEL: &[&str] = &["metadata", "labels", "site"];
+const NOTE: &[&str] = &["metadata", "annotations", "note"];
+
+#[test]
+fn objects_in_protobuf_are_what_they_are_in_json() {
+    for object in [POD, DEPLOYMENT, NODE, LEASE, SERVICE] {
+        let json = read(object.as_bytes()).json;
+        let raw = written(&json, Encoding::Protobuf);
+        assert!(raw.starts_with(b"k8s\0"));
+        assert_eq!(read(&raw), Object { json: json.clone(), encoding: Encoding::Protobuf });
+        assert_eq!(written(&json, Encoding::Protobuf), raw);
+        let (uid, node) =
+            (read(object.as_bytes()).uid().map(str::to_owned), read(object.as_bytes()).node().map(str::to_owned));
+        assert_eq!(peek_uid(&raw), Some(uid.as_deref().map(str::as_bytes)));
+        assert_eq!(peek_node(&raw), node.as_deref().map(str::as_bytes));
+        // Cut anywhere it is nothing that is understood, or a shorter object: nothing is made up.
+        // The last four bytes say that there is no content encoding or type.
+        for cut in 0..raw.len() - 4 {
+            assert_ne!(Object::parse(&raw[..cut]).map(|object| object.json).as_ref(), Some(&json));
+        }
+    }
+}
+
+#[test]
+fn two_edits_of_an_object_in_protobuf_both_survive_and_it_stays_protobuf() {
+    for object in [POD, DEPLOYMENT, NODE, SERVICE] {
+        let mut sites = sites_with(object, Encoding::Protobuf);
+        change(&mut sites, 0, Encoding::Protobuf, |json| set(json, LABEL, string("a")));
+        change(&mut sites, 1, Encoding::Protobuf, |json| set(json, NOTE, string("b")));
+        let merged = meet(&mut sites);
+        assert_eq!((text(&merged, LABEL), text(&merged, NOTE)), (Some("a"), Some("b")));
+        assert_eq!(merged.encoding, Encoding::Protobuf);
+    }
+}
+
+#[test]
+fn a_field_that_nobody_knows_survives_byte_for_byte() {
+    // Field 99 of a pod, and field 77 of its spec: 16-byte messages of a later Kubernetes.
+    let unknown = |number: u32| {
+        let mut raw = vec![];
+        prost::encoding::bytes::encode(number, &vec![7u8; 16], &mut raw);
+        string(&base64(&raw))
+    };
+    let mut sites = Sites::new(Place::client("/registry/pods/default/a"), 2);
+    let mut pod = read(POD.as_bytes()).json;
+    set(&mut pod, &["#99"], unknown(99));
+    set(&mut pod, &["spec", "#77"], unknown(77));
+    let raw = written(&pod, Encoding::Protobuf);
+    assert_eq!(read(&raw).json, pod);
+    sites.put(0, raw);
+    sites.sync_all();
+    change(&mut sites, 0, Encoding::Protobuf, |json| set(json, LABEL, string("a")));
+    change(&mut sites, 1, Encoding::Protobuf, |json| set(json, NOTE, string("b")));
+    let merged = meet(&mut sites);
+    assert_eq!((text(&merged, LABEL), text(&merged, NOTE)), (Some("a"), Some("b")));
+    assert_eq!(get(&merged.json, &["#99"]), Some(&unknown(99)));
+    assert_eq!(get(&merged.json, &["spec", "#77"]), Some(&unknown(77)));
+}
+
+fn base64(raw: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(raw)
+}
+
+#[test]
+fn versions_in_json_and_in_protobuf_merge_and_are_written_as_the_last_one() {
+    for (first, second) in [(Encoding::Json, Encoding::Protobuf), (Encoding::Protobuf, Encoding::Json)] {
+        let mut sites = sites_with(POD, first);
+        change(&mut sites, 0, first, |json| set(json, LABEL, string("a")));
+        change(&mut sites, 1, second, |json| set(json, NOTE, string("b")));
+        let merged = meet(&mut sites);
+        assert_eq!((text(&merged, LABEL), text(&merged, NOTE)), (Some("a"), Some("b")));
+        assert_eq!(merged.encoding, second);
+    }
+}
+
+#[test]
+fn what_protobuf_has_no_place_for_is_written_as_json() {
+    let mut sites = sites_with(POD, Encoding::Json);
+    change(&mut sites, 0, Encoding::Json, |json| set(json, &["spec", "ofALaterVersion"], string("x")));
+    change(&mut sites, 1, Encoding::Protobuf, |json| set(json, NOTE, string("b")));
+    let merged = meet(&mut sites);
+    assert_eq!((text(&merged, &["spec", "ofALaterVersion"]), text(&merged, NOTE)), (Some("x"), Some("b")));
+    assert_eq!(merged.encoding, Encoding::Json);
+}
+
+#[test]
+fn protobuf_that_is_not_understood_whole_is_the_last_writers() {
+    let mut sites = sites_with(POD, Encoding::Protobuf);
+    change(&mut sites, 0, Encoding::Protobuf, |json| set(json, LABEL, string("a")));
+    let mut broken = sites.live(1).expect("it is there").value.to_vec();
+    broken.truncate(broken.len() - 40);
+    sites.put(1, broken.clone());
+    sites.sync_all();
+    assert_eq!(sites.outcome(0).rule, Some(Rule::LastWriter));
+    assert_eq!(sites.live(0).expect("it is there").value, broken);
+}
+
+#[test]
+fn another_uid_begins_anew_in_whatever_encoding_and_the_same_does_not() {
+    let pod = read(POD.as_bytes()).json;
+    let mut other = pod.clone();
+    set(&mut other, &["metadata", "uid"], string("another"));
+    let (rules, key) = (RuleBook::default(), b"/registry/pods/default/a");
+    for before in [Encoding::Json, Encoding::Protobuf] {
+        for after in [Encoding::Json, Encoding::Protobuf] {
+            let anew =
+                |after: Bytes| begins_anew(rules.current(), Keyspace::Client, key, &written(&pod, before), &after);
+            assert!(anew(written(&other, after)), "{before:?} to {after:?}");
+            assert!(!anew(written(&pod, after)), "{before:?} to {after:?}");
+        }
+    }
+}
+
+#[test]
+fn a_null_where_nothing_was_is_no_edit() {
+    let mut sites = sites_with(POD, Encoding::Json);
+    change(&mut sites, 0, Encoding::Json, |json| {
+        set(json, &["spec", "activeDeadlineSeconds"], Json::Number("5".to_owned()))
+    });
+    // Written later, and as Go writes what is unset.
+    sites.put(1, POD.replacen("\"spec\":{", "\"spec\":{\"activeDeadlineSeconds\":null,\"hostNetwork\":false,", 1));
+    let merged = meet(&mut sites);
+    assert_eq!(get(&merged.json, &["spec", "activeDeadlineSeconds"]), Some(&Json::Number("5".to_owned())));
+}
+
+#[test]
+fn of_a_struct_that_one_site_removes_and_another_changes_nothing_is_left_over() {
+    let probe = |fields: &str| {
+        parse(&format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{{"containers":[{{"name":"c","livenessProbe":{{{fields}}}}}]}}}}"#
+        ))
+    };
+    for encoding in [Encoding::Json, Encoding::Protobuf] {
+        let mut sites = sites_with(&probe(r#""httpGet":{"path":"/a","port":80}"#).canonical(), encoding);
+        sites.put(0, written(&probe(r#""tcpSocket":{"port":80}"#), encoding));
+        sites.put(1, written(&probe(r#""httpGet":{"path":"/b","port":80}"#), encoding));
+        let merged = meet(&mut sites);
+        assert_eq!(merged.json, probe(r#""tcpSocket":{"port":80}"#));
+        // Beside it, one that only loses a field is still there.
+        let mut sites = sites_with(&probe(r#""httpGet":{"path":"/a","port":80}"#).canonical(), encoding);
+        sites.put(0, written(&probe(r#""httpGet":{"port":80}"#), encoding));
+        sites.put(1, written(&probe(r#""httpGet":{"path":"/a","port":81}"#), encoding));
+        assert_eq!(meet(&mut sites).json, probe(r#""httpGet":{"port":81}"#));
+    }
+}
+
+#[test]
+fn lists_merge_as_their_kind_declares_them() {
+    let claims = |names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| format!(r#"{{"name":"{name}"}}"#)).collect();
+        parse(&format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{{"containers":[{{"name":"c","resources":{{"claims":[{}]}}}}]}}}}"#,
+            names.join(",")
+        ))
+    };
+    let mut sites = sites_with(&claims(&["x"]).canonical(), Encoding::Protobuf);
+    sites.put(0, written(&claims(&["x", "y"]), Encoding::Protobuf));
+    sites.put(1, written(&claims(&["z", "x"]), Encoding::Protobuf));
+    let merged = meet(&mut sites).json.canonical();
+    assert!(["x", "y", "z"].iter().all(|name| merged.contains(&format!(r#"{{"name":"{name}"}}"#))), "{merged}");
+
+    // A custom resource that has `nodeSelector` means by it what it likes: a map.
+    let custom =
+        |selector: &str| format!(r#"{{"apiVersion":"a.b/v1","kind":"X","spec":{{"nodeSelector":{selector}}}}}"#);
+    let mut sites = sites_with(&custom(r#"{"a":"1"}"#), Encoding::Json);
+    change(&mut sites, 0, Encoding::Json, |json| set(json, &["spec", "nodeSelector", "b"], string("2")));
+    change(&mut sites, 1, Encoding::Json, |json| unset(json, &["spec", "nodeSelector", "a"]));
+    assert_eq!(meet(&mut sites).json, parse(&custom(r#"{"b":"2"}"#)));
+}

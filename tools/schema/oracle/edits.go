@@ -1,0 +1,378 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand"
+	"reflect"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/applyconfigurations"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+)
+
+var converter = applyconfigurations.NewTypeConverter(scheme.Scheme)
+
+// merged is one question: two edits of one object.
+type question struct {
+	fixture  fixture
+	encoding string
+	edits    [2]string
+	base     *typed.TypedValue
+	sides    [2]*typed.TypedValue
+	changes  [2]*fieldpath.Set
+	conflict bool
+	excepted string
+}
+
+// exceptions are paths that eddy merges as one value or by a rule of its own, each learned from a control plane.
+var exceptions = []struct{ kind, path, reason string }{
+	{"", ".metadata.generation", "a counter: it never goes down"},
+	{"", ".metadata.uid", "another uid is another object"},
+	{"", ".metadata.managedFields", "merged by manager, where server-side apply computes it anew"},
+	{"Lease", ".spec", "one unit: the fields of a claim belong together"},
+	{"Pod", ".spec.nodeName", "set once; the status follows it"},
+	{"PersistentVolumeClaim", ".spec.volumeName", "set once"},
+	{"PersistentVolume", ".spec.claimRef", "set once"},
+	{"Node", ".spec.podCIDR", "set once"},
+	{"Node", ".spec.providerID", "set once"},
+	{"Service", ".spec.clusterIP", "set once"},
+}
+
+func edits(fixtures []fixture, random *rand.Rand) int {
+	var questions []question
+	var lines [][][]byte
+	for _, fixture := range fixtures {
+		kind := fixture.object.GetObjectKind().GroupVersionKind()
+		base := richer(fixture, random)
+		if base == nil {
+			continue
+		}
+		baseTyped, err := typedOf(base)
+		if err != nil {
+			// Not known to server-side apply: nothing says what edits mean together.
+			continue
+		}
+		for n := 0; n < *pairs; n++ {
+			var sides [2]runtime.Object
+			q := question{fixture: fixture, base: baseTyped}
+			for side := range sides {
+				for tries := 0; sides[side] == nil && tries < 50; tries++ {
+					sides[side], q.edits[side] = edited(base, baseTyped, random)
+				}
+				if sides[side] == nil {
+					fatal(fmt.Errorf("no edit of %s can be made", fixture.name))
+				}
+				if q.sides[side], err = typedOf(sides[side]); err != nil {
+					fatal(err)
+				}
+				q.changes[side] = changed(q.base, q.sides[side])
+			}
+			q.conflict = overlap(q.changes[0], q.changes[1]) || inRemoved(q, 0, 1) || inRemoved(q, 1, 0)
+			for _, exception := range exceptions {
+				for _, change := range q.changes {
+					change.Iterate(func(path fieldpath.Path) {
+						if (exception.kind == "" || exception.kind == kind.Kind) && strings.HasPrefix(path.String(), exception.path) {
+							q.excepted = exception.reason
+						}
+					})
+				}
+			}
+			for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+				q.encoding = mediaType
+				questions = append(questions, q)
+				lines = append(lines, [][]byte{encode(base, mediaType), encode(sides[0], mediaType), encode(sides[1], mediaType)})
+			}
+		}
+	}
+	reports := map[string]*report{}
+	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+		reports[mediaType] = &report{what: "pairs of edits that do not conflict, " + mediaType}
+		reports[mediaType+"!"] = &report{what: "pairs of edits that conflict, " + mediaType}
+	}
+	for at, answer := range ask(lines) {
+		q := questions[at]
+		check(q, answer[0], reports[q.encoding], reports[q.encoding+"!"])
+	}
+	failed := 0
+	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+		failed += reports[mediaType].print() + reports[mediaType+"!"].print()
+	}
+	return failed
+}
+
+// check holds a merge against what the library says.
+func check(q question, answer []byte, apart, conflicts *report) {
+	report := apart
+	if q.conflict {
+		report = conflicts
+	}
+	said := fmt.Sprintf("%s, %s: %s | %s:", q.fixture.name, q.encoding, q.edits[0], q.edits[1])
+	object, err := decode(answer)
+	if err != nil {
+		report.fail("%s the merge cannot be read: %v", said, err)
+		return
+	}
+	merged, err := typedOf(object)
+	if err != nil {
+		report.fail("%s the merge does not fit its schema: %v", said, err)
+		return
+	}
+	if q.conflict {
+		// Every leaf is as it was in one of the three.
+		strange := changed(q.base, merged).Difference(q.changes[0].Union(q.changes[1]))
+		if !strange.Empty() && q.excepted == "" {
+			report.fail("%s nobody changed %s", said, strange)
+			return
+		}
+		report.passed++
+		return
+	}
+	for side := range q.sides {
+		other := 1 - side
+		got, want := changed(q.sides[side], merged), q.changes[other]
+		if !got.Equals(want) {
+			if q.excepted != "" {
+				report.excepted++
+				return
+			}
+			report.fail("%s beside edit %d the merge changes %s, and edit %d changed %s; amiss %s and %s", said, side+1, got, other+1, want,
+				want.Difference(got), got.Difference(want))
+			return
+		}
+	}
+	report.passed++
+}
+
+func typedOf(object runtime.Object) (*typed.TypedValue, error) {
+	return converter.ObjectToTyped(object, typed.AllowDuplicates)
+}
+
+// changed are the paths in which two values differ.
+func changed(from, to *typed.TypedValue) *fieldpath.Set {
+	comparison, err := from.Compare(to)
+	if err != nil {
+		fatal(err)
+	}
+	return comparison.Added.Union(comparison.Modified).Union(comparison.Removed)
+}
+
+// overlap tells whether a path of one set is, or lies in, one of the other.
+func overlap(a, b *fieldpath.Set) (found bool) {
+	a.Iterate(func(one fieldpath.Path) {
+		b.Iterate(func(other fieldpath.Path) {
+			n := min(len(one), len(other))
+			found = found || one[:n].Equals(other[:n])
+		})
+	})
+	return found
+}
+
+// inRemoved tells whether the other side changed something in a struct, map or element that this side removed whole.
+func inRemoved(q question, side, other int) (found bool) {
+	removed := gone(q.base.AsValue().Unstructured(), q.sides[side].AsValue().Unstructured(), nil)
+	q.changes[other].Iterate(func(path fieldpath.Path) {
+		for _, prefix := range removed {
+			fits := len(path) >= len(prefix)
+			for at := 0; fits && at < len(prefix); at++ {
+				fits = path[at].FieldName != nil && *path[at].FieldName == prefix[at]
+			}
+			found = found || fits
+		}
+	})
+	return found
+}
+
+// gone are the maps, by the names of the fields that lead to them, that are in one value and not in the other.
+func gone(before, after any, way []string) (all [][]string) {
+	from, ok := before.(map[string]any)
+	if !ok {
+		return nil
+	}
+	to, _ := after.(map[string]any)
+	for name, value := range from {
+		here := append(append([]string{}, way...), name)
+		if _, isMap := value.(map[string]any); !isMap {
+			continue
+		}
+		if _, stays := to[name]; !stays {
+			all = append(all, here)
+		} else {
+			all = append(all, gone(value, to[name], here)...)
+		}
+	}
+	return all
+}
+
+// richer is the object of a fixture with more elements in its lists.
+func richer(fixture fixture, random *rand.Rand) runtime.Object {
+	object := fixture.object
+	base, err := typedOf(object)
+	if err != nil {
+		return nil
+	}
+	for range 12 {
+		if grown, said := edited(object, base, random); grown != nil && strings.HasPrefix(said, "add") {
+			if typed, err := typedOf(grown); err == nil {
+				object, base = grown, typed
+			}
+		}
+	}
+	return object
+}
+
+// place is where an edit can be made.
+type place struct {
+	said string
+	edit func()
+}
+
+// edited is an object with one random edit, and what that was; nil when the edit came to nothing.
+func edited(object runtime.Object, value *typed.TypedValue, random *rand.Rand) (runtime.Object, string) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		fatal(err)
+	}
+	atom, ok := value.Schema().Resolve(value.TypeRef())
+	if !ok {
+		fatal(fmt.Errorf("%v does not resolve", value.TypeRef()))
+	}
+	walk := &walk{schema: value.Schema(), random: random}
+	walk.mapping(content, atom.Map, "")
+	chosen := walk.places[random.Intn(len(walk.places))]
+	chosen.edit()
+	raw, err := json.Marshal(&unstructured.Unstructured{Object: content})
+	if err != nil {
+		return nil, ""
+	}
+	after, err := decode(raw)
+	if err != nil {
+		return nil, ""
+	}
+	// Protobuf cannot tell an empty list from none, so no API server does.
+	if after, err = decode(encode(after, runtime.ContentTypeProtobuf)); err != nil {
+		fatal(err)
+	}
+	typed, err := typedOf(after)
+	if err != nil || changed(value, typed).Empty() {
+		return nil, ""
+	}
+	return after, chosen.said
+}
+
+// walk finds the places.
+type walk struct {
+	schema *smd.Schema
+	random *rand.Rand
+	places []place
+}
+
+func (w *walk) add(said string, edit func()) { w.places = append(w.places, place{said, edit}) }
+
+func (w *walk) mapping(content map[string]any, of *smd.Map, way string) {
+	for _, name := range slices.Sorted(maps.Keys(content)) {
+		value := content[name]
+		if way == "" && (name == "apiVersion" || name == "kind") {
+			continue
+		}
+		ref := of.ElementType
+		if field, ok := of.FindField(name); ok {
+			ref = field.Type
+		}
+		here := way + "." + name
+		w.add("remove "+here, func() { delete(content, name) })
+		w.value(value, func(changed any) { content[name] = changed }, ref, here)
+	}
+	if len(of.Fields) == 0 && len(content) > 0 && of.ElementRelationship != smd.Atomic {
+		w.add("add to "+way, func() {
+			for _, name := range slices.Sorted(maps.Keys(content))[:1] {
+				content[fmt.Sprintf("key-%d", w.random.Intn(4))] = w.other(content[name])
+			}
+		})
+	}
+}
+
+func (w *walk) value(value any, set func(any), ref smd.TypeRef, here string) {
+	atom, _ := w.schema.Resolve(ref)
+	switch value := value.(type) {
+	case map[string]any:
+		if atom.Map != nil {
+			w.mapping(value, atom.Map, here)
+		}
+	case []any:
+		if atom.List == nil || len(value) == 0 {
+			return
+		}
+		w.add("remove an element of "+here, func() {
+			at := w.random.Intn(len(value))
+			set(append(append([]any{}, value[:at]...), value[at+1:]...))
+		})
+		w.add("add to "+here, func() { set(append(append([]any{}, value...), w.element(value[0], atom.List))) })
+		for at := range value {
+			w.value(value[at], func(changed any) { value[at] = changed }, atom.List.ElementType, fmt.Sprintf("%s[%d]", here, at))
+		}
+	default:
+		w.add("change "+here, func() { set(w.other(value)) })
+	}
+}
+
+// element is another one for a list, with other keys.
+func (w *walk) element(like any, list *smd.List) any {
+	fields, ok := like.(map[string]any)
+	if !ok {
+		return w.other(like)
+	}
+	copied := map[string]any{}
+	for name, value := range fields {
+		copied[name] = value
+	}
+	for _, key := range list.Keys {
+		if value, ok := copied[key]; ok {
+			copied[key] = w.other(value)
+		}
+	}
+	return runtime.DeepCopyJSON(copied)
+}
+
+// other is another value of the same form.
+func (w *walk) other(value any) any {
+	n := w.random.Intn(6)
+	switch value := value.(type) {
+	case bool:
+		return !value
+	case int64:
+		return int64(100 + n)
+	case float64:
+		return float64(100 + n)
+	case string:
+		switch {
+		case len(value) == 20 && strings.HasSuffix(value, "Z"):
+			return fmt.Sprintf("2026-01-0%dT00:00:00Z", n+1)
+		case len(value) == 27 && strings.HasSuffix(value, "Z"):
+			return fmt.Sprintf("2026-01-0%dT00:00:00.00000%dZ", n+1, n)
+		case value == "0" || strings.HasPrefix(value, "q"):
+			return fmt.Sprint(7 + n)
+		case isBase64(value):
+			return []string{"AQ==", "Ag==", "Aw==", "BA==", "BQ==", "Bg=="}[n]
+		}
+		return fmt.Sprintf("other-%d", n)
+	case map[string]any:
+		copied := runtime.DeepCopyJSON(value)
+		for _, name := range slices.Sorted(maps.Keys(copied))[:min(1, len(copied))] {
+			copied[name] = w.other(copied[name])
+		}
+		return copied
+	case []any, nil:
+		return value
+	}
+	panic(fmt.Sprintf("a value of type %s", reflect.TypeOf(value)))
+}
+
+func isBase64(text string) bool { return strings.HasSuffix(text, "==") && len(text) == 4 }
