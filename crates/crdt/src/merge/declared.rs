@@ -96,7 +96,9 @@ fn counter(text: &str) -> Result<CounterRule, BadDeclaration> {
     let mut way = Path::default();
     for field in fields {
         way.push(Step::Field(field.to_owned()));
-        if schema.shape(&way) != Shape::Plain || schema.resolution(&way) != Resolution::LastWriter {
+        if !matches!(schema.shape(&way), Shape::Plain | Shape::Optional)
+            || schema.resolution(&way) != Resolution::LastWriter
+        {
             return Err(BadDeclaration::Decided(text.to_owned()));
         }
     }

@@ -120,9 +120,12 @@ impl<'a> Schema<'a> {
             (Declared::Atomic, _) => Shape::Atomic,
             (_, Base::Struct(id)) if is_one && catalogue().of(id).atomic => Shape::Atomic,
             (_, Base::Struct(_)) if form.many == Many::Optional => Shape::Optional,
-            // The fields that a manager owns are a set of paths. Everything else that is no struct is one value.
-            (_, Base::Struct(_) | Base::Fields) => Shape::Plain,
-            _ if is_one => Shape::Atomic,
+            (_, Base::Raw | Base::AnyJson | Base::SchemaOrBool | Base::SchemaOrList | Base::SchemaOrStrings)
+                if is_one =>
+            {
+                Shape::Atomic
+            }
+            // The fields that a manager owns are a set of paths.
             _ => Shape::Plain,
         }
     }
