@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -75,7 +76,7 @@ func edits(fixtures []fixture, random *rand.Rand) int {
 				}
 				q.changes[side] = changed(q.base, q.sides[side])
 			}
-			q.conflict = overlap(q.changes[0], q.changes[1]) || inRemoved(q, 0, 1) || inRemoved(q, 1, 0)
+			q.conflict = sameUnit(q.changes) || overlap(q.changes[0], q.changes[1]) || inRemoved(q, 0, 1) || inRemoved(q, 1, 0)
 			for _, exception := range exceptions {
 				for _, change := range q.changes {
 					change.Iterate(func(path fieldpath.Path) {
@@ -162,6 +163,21 @@ func changed(from, to *typed.TypedValue) *fieldpath.Set {
 		fatal(err)
 	}
 	return comparison.Added.Union(comparison.Modified).Union(comparison.Removed)
+}
+
+// unit is what eddy takes whole from one side, although server-side apply does not: its parts are only right together.
+var unit = regexp.MustCompile(`^.*?(\.conditions\[[^]]*\]|\.env\[[^]]*\]|\.volumes\[[^]]*\]|\.spec\.strategy|\.spec\.updateStrategy)`)
+
+// sameUnit tells whether both sides changed parts of one unit.
+func sameUnit(changes [2]*fieldpath.Set) (found bool) {
+	touched := map[string]bool{}
+	changes[0].Iterate(func(path fieldpath.Path) {
+		if name := unit.FindString(path.String()); name != "" {
+			touched[name] = true
+		}
+	})
+	changes[1].Iterate(func(path fieldpath.Path) { found = found || touched[unit.FindString(path.String())] })
+	return found
 }
 
 // overlap tells whether a path of one set is, or lies in, one of the other.

@@ -109,7 +109,12 @@ func (d *declared) ofType(goType reflect.Type) string {
 }
 
 // ofField tells how the parts of a field merge, where that is not what its type says.
-func (d *declared) ofField(goType reflect.Type, json string) string {
+func (d *declared) ofField(goType reflect.Type, of field) string {
+	json := of.json
+	if json == "conditions" && of.mergeKey != "" {
+		// Those of a Job are one value to server-side apply. Controllers write them one by one.
+		return " keys=" + of.mergeKey
+	}
 	if json == "" {
 		return ""
 	}

@@ -67,6 +67,21 @@ type writer struct {
 	order    []reflect.Type
 }
 
+// unit tells of a struct whose fields are only right together: it comes whole from one side, the one that edited any of it last. In
+// server-side apply its fields are apart.
+func unit(goType reflect.Type) string {
+	name := goType.Name()
+	parts := strings.Split(goType.PkgPath(), "/")
+	switch group := parts[len(parts)-2]; {
+	case strings.HasSuffix(name, "Condition") && name != "MatchCondition",
+		// A value, or where it is from; a source of one kind or another; a strategy, and what it takes.
+		group == "core" && (name == "EnvVar" || name == "Volume"),
+		(group == "apps" || group == "extensions") && (strings.HasSuffix(name, "UpdateStrategy") || name == "DeploymentStrategy"):
+		return " unit"
+	}
+	return ""
+}
+
 // visit notes a struct type and all that it reaches.
 func (w *writer) visit(goType reflect.Type) {
 	switch goType.Kind() {
@@ -103,6 +118,8 @@ type field struct {
 	// number is 0 where protobuf has no such field.
 	number int
 	goType reflect.Type
+	// mergeKey is the one of strategic merge patches.
+	mergeKey string
 }
 
 func fields(goType reflect.Type) []field {
@@ -123,7 +140,7 @@ func fields(goType reflect.Type) []field {
 		if name == "" && !strings.Contains(options, "inline") {
 			panic(fmt.Sprintf("%s.%s has no name in JSON", goType, f.Name))
 		}
-		all = append(all, field{name, number, f.Type})
+		all = append(all, field{name, number, f.Type, f.Tag.Get("patchMergeKey")})
 	}
 	sort.SliceStable(all, func(i, j int) bool { return all[i].number < all[j].number })
 	return all
@@ -185,13 +202,13 @@ func (w *writer) print(kinds []kind) error {
 		if at > 0 && w.types[w.order[at-1]] == w.types[goType] {
 			return fmt.Errorf("two types have the name %s", w.types[goType])
 		}
-		fmt.Fprintf(out, "type %s%s\n", w.types[goType], w.declared.ofType(goType))
+		fmt.Fprintf(out, "type %s%s\n", w.types[goType], max(w.declared.ofType(goType), unit(goType)))
 		for _, field := range fields(goType) {
 			name := field.json
 			if name == "" {
 				name = "-"
 			}
-			fmt.Fprintf(out, "%d %s %s%s\n", field.number, name, w.written(field.goType), w.declared.ofField(goType, field.json))
+			fmt.Fprintf(out, "%d %s %s%s\n", field.number, name, w.written(field.goType), w.declared.ofField(goType, field))
 		}
 	}
 	return out.Flush()

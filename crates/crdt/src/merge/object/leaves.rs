@@ -3,7 +3,7 @@
 //! Flat, because two replicas that both create `.status` must not make two different maps: one of them would be lost.
 //! An empty map or list, an element of a keyed list, and a struct that may be absent have no scalar of their own. Each has a
 //! leaf that says it is there. What lies under an absent element or struct is dropped: nobody wrote what would be left of it.
-//! The order of a keyed list or set is one leaf.
+//! The order of a keyed list or set is one leaf, and so is all of an element that is one value.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -82,11 +82,15 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
         tell_apart(&mut keys);
         for (item, key) in list.iter().zip(&keys) {
             self.under(Step::Element(key.clone()), |flat| match item {
-                Json::Map(map) if flat.schema.shape(&flat.path) != Shape::Atomic => {
+                Json::Map(map) => {
                     flat.leaf(PRESENT.to_owned());
-                    flat.fields(map);
+                    if flat.schema.shape(&flat.path) == Shape::Atomic {
+                        flat.under(Step::Whole, |flat| flat.leaf(item.canonical()));
+                    } else {
+                        flat.fields(map);
+                    }
                 }
-                whole => flat.leaf(whole.canonical()),
+                scalar => flat.leaf(scalar.canonical()),
             });
         }
         let order = Json::List(keys.into_iter().map(Json::String).collect()).canonical();
@@ -143,6 +147,7 @@ pub fn assemble<'a>(schema: &Schema<'_>, leaves: impl Iterator<Item = (&'a Path,
                 Step::Field(name) => node.fields.entry(name).or_default(),
                 Step::Element(key) => node.elements.entry(key).or_default(),
                 Step::Order => node.order.get_or_insert_default(),
+                Step::Whole => node.whole.get_or_insert_default(),
             };
         }
         node.text = Some(text);
@@ -158,6 +163,7 @@ struct Node<'a> {
     fields: BTreeMap<&'a str, Node<'a>>,
     elements: BTreeMap<&'a str, Node<'a>>,
     order: Option<Box<Node<'a>>>,
+    whole: Option<Box<Node<'a>>>,
 }
 
 impl Node<'_> {
@@ -175,6 +181,9 @@ impl Node<'_> {
         }
         if self.text.is_none() && schema.shape(path) == Shape::Optional {
             return None;
+        }
+        if let Some(whole) = self.whole.as_ref().and_then(|whole| Json::parse(whole.text.as_ref()?.as_bytes())) {
+            return Some(whole);
         }
         let fields = self.build_fields(schema, path);
         if !fields.is_empty() || is_present {
@@ -266,10 +275,18 @@ mod tests {
                 (r#".metadata.finalizers[]"#, r#"["=\"b\"","=\"a\""]"#),
                 (r#".status.conditions[]"#, r#"["type=\"Ready\"","type=\"A\""]"#),
                 (r#".status.conditions[type="A"]"#, "+"),
-                (r#".status.conditions[type="A"].type"#, r#""A""#),
+                (r#".status.conditions[type="A"]="#, r#"{"type":"A"}"#),
                 (r#".status.conditions[type="Ready"]"#, "+"),
-                (r#".status.conditions[type="Ready"].n"#, "1"),
-                (r#".status.conditions[type="Ready"].type"#, r#""Ready""#),
+                (r#".status.conditions[type="Ready"]="#, r#"{"n":1,"type":"Ready"}"#),
+            ])
+        );
+        assert_eq!(
+            back(r#"{"spec":{"containers":[{"name":"a","image":"b"}]}}"#),
+            pairs(&[
+                (".spec.containers[]", r#"["name=\"a\""]"#),
+                (r#".spec.containers[name="a"]"#, "+"),
+                (r#".spec.containers[name="a"].image"#, r#""b""#),
+                (r#".spec.containers[name="a"].name"#, r#""a""#),
             ])
         );
     }
@@ -294,7 +311,7 @@ mod tests {
     fn elements_of_one_key_are_all_kept() {
         let flat = back(r#"{"status":{"conditions":[{"type":"A"},{"x":1},{"type":"A","x":2}]}}"#);
         let elements: Vec<_> = flat.iter().filter(|(_, text)| text == "+").map(|(path, _)| path.as_str()).collect();
-        let conditions = [r#"[type="A",#=2]"#, r#"[type="A"]"#, r#"[type=""]"#];
+        let conditions = [r#"[type=""]"#, r#"[type="A",#=2]"#, r#"[type="A"]"#];
         assert_eq!(elements, conditions.map(|key| format!(".status.conditions{key}")));
     }
 

@@ -14,6 +14,14 @@ use super::path::{Path, Step};
 use super::replay::{Replay, Written};
 use super::schema::Resolution;
 
+/// What a loss is told of: of an element that is one value, the element.
+fn named(key: &str, path: &Path) -> String {
+    match path.steps().last() {
+        Some(Step::Whole) => key.trim_end_matches('=').to_owned(),
+        _ => key.to_owned(),
+    }
+}
+
 impl Replay<'_> {
     /// The edits that no later version saw and that are not in the outcome. `stay` are the heads whose status a pod has
     /// that the heads have bound to different nodes.
@@ -57,7 +65,7 @@ impl Replay<'_> {
                         None => self.taken_away(at, path, versions),
                     };
                     let stands = written.map(|(stamp, dot)| Stands { dot, stamp, said: said(got) });
-                    lost.push(GivenUp { dot, part: Part::Field(key.clone()), stamp, said: said(wanted), stands });
+                    lost.push(GivenUp { dot, part: Part::Field(named(key, path)), stamp, said: said(wanted), stands });
                 }
             }
         }

@@ -13,6 +13,8 @@ pub enum Step {
     Element(String),
     /// The order of the elements of a keyed list.
     Order,
+    /// All of an element that is one value.
+    Whole,
 }
 
 /// A way from the root of an object to a part of it.
@@ -62,7 +64,7 @@ impl Path {
 pub fn field(step: &Step) -> Option<&str> {
     match step {
         Step::Field(name) => Some(name),
-        Step::Element(_) | Step::Order => None,
+        Step::Element(_) | Step::Order | Step::Whole => None,
     }
 }
 
@@ -85,6 +87,7 @@ impl Step {
                 out.push(']');
             }
             Self::Order => out.push_str("[]"),
+            Self::Whole => out.push('='),
         }
     }
 }

@@ -214,3 +214,28 @@ fn lists_merge_as_their_kind_declares_them() {
     change(&mut sites, 1, Encoding::Json, |json| unset(json, &["spec", "nodeSelector", "a"]));
     assert_eq!(meet(&mut sites).json, parse(&custom(r#"{"b":"2"}"#)));
 }
+
+#[test]
+fn what_is_only_right_together_comes_from_the_side_that_edited_it_last() {
+    let ready = |status: &str, reason: &str, message: &str| {
+        parse(&format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"status":{{"conditions":[{{"type":"Ready","status":"{status}","reason":"{reason}","message":"{message}"}}]}}}}"#
+        ))
+    };
+    let mut sites = sites_with(&ready("True", "a", "a").canonical(), Encoding::Protobuf);
+    sites.put(0, written(&ready("False", "a", "b"), Encoding::Protobuf));
+    sites.put(1, written(&ready("True", "c", "a"), Encoding::Protobuf));
+    assert_eq!(meet(&mut sites).json, ready("True", "c", "a"));
+
+    // One side has a value where the other says where it is from.
+    let env = |variable: &str| {
+        parse(&format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{{"containers":[{{"name":"c","env":[{{"name":"E"{variable}}}]}}]}}}}"#
+        ))
+    };
+    let from = r#","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}"#;
+    let mut sites = sites_with(&env("").canonical(), Encoding::Json);
+    sites.put(0, env(from).canonical());
+    sites.put(1, env(r#","value":"x""#).canonical());
+    assert_eq!(meet(&mut sites).json, env(r#","value":"x""#));
+}

@@ -4,7 +4,7 @@
 //! ```text
 //! version v0.36.3                     of the API modules
 //! kind apps/v1 Deployment TYPE        the type of a kind
-//! type TYPE [atomic]                  a struct; `atomic` if it is one value wherever it stands
+//! type TYPE [atomic|unit]             a struct; `atomic` if it is one value wherever it stands, to server-side apply as well
 //! NUMBER NAME FORM [DECLARED]         a field of it: 0 where protobuf has none, - for one whose fields JSON writes in its place
 //! ```
 //! A form is `?` for what may be absent, `[]` for a list, `{}` for a map from strings, and a type: of a struct, or a [`Base`]. What
@@ -194,7 +194,7 @@ impl Catalogue {
                 ["version", version] => catalogue.version = version,
                 ["kind", api_version, kind, of] => drop(catalogue.kinds.insert((api_version, kind), ids[of])),
                 ["type", _, ref declared @ ..] => {
-                    let atomic = declared == ["atomic"];
+                    let atomic = matches!(declared, ["atomic" | "unit"]);
                     catalogue.types.push(Type { atomic, fields: vec![], names: vec![] });
                 }
                 [number, name, form, ref declared @ ..] => {
