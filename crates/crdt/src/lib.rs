@@ -38,7 +38,7 @@ pub use command::op::{
 pub use command::tally::Tally;
 pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record};
 pub use replica::Replica;
-pub use replica::backup::{BackupMoved, BackupPoint, StoredVersion, VersionAt};
+pub use replica::backup::{BackupCursor, BackupMoved, BackupPoint, StoredVersion, VersionAt};
 pub use replica::log::{Log, Logged};
 pub use replica::marks::{Ack, Mark, Marks, Statement, Upto};
 pub use replica::query::BelowFloor;

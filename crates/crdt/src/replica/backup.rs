@@ -3,6 +3,8 @@
 //! A backup is of one moment ([`BackupPoint`]). Versions are only ever added behind it, and who makes the backup keeps
 //! sweeps from dropping any meanwhile. So each slice may be read under a lock of its own.
 
+use std::ops::Bound;
+
 use crate::command::op::KeyValue;
 use crate::replica::Replica;
 use crate::store::index::KeyVersion;
@@ -27,6 +29,14 @@ impl BackupPoint {
     pub fn is_restamped(&self, revision: Revision) -> bool {
         self.restamped == Some(revision)
     }
+}
+
+/// Where a walk over all versions goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackupCursor {
+    key: Key,
+    /// The last version of the key that was shown; `None` when all were.
+    within: Option<(Revision, u32)>,
 }
 
 /// A version of a key on which a backup comes.
@@ -69,32 +79,43 @@ impl Replica {
         BackupPoint { revision: state.revision, compacted: state.compacted, restamped: state.restamped }
     }
 
-    /// Shows the versions of the next keys behind `after` that belong to the backup, at most `max_keys` keys. Tells the
-    /// last of these keys, or `None` when there are no more.
+    /// Shows the next versions that belong to the backup, behind a place or from the first key on. Looks at about `max` of
+    /// them. Tells where to go on, or `None` when there are no more.
     ///
     /// # Errors
     /// When the backup must begin again.
     pub fn backup_slice(
         &self,
         point: &BackupPoint,
-        after: Option<&Key>,
-        max_keys: usize,
+        cursor: Option<&BackupCursor>,
+        max: usize,
         mut visit: impl FnMut(VersionAt<'_>),
-    ) -> Result<Option<Key>, BackupMoved> {
+    ) -> Result<Option<BackupCursor>, BackupMoved> {
         self.check_point(point)?;
-        let (mut last, mut keys) = (None, 0);
-        for (key, versions) in self.state.index.behind(after) {
-            if keys == max_keys {
-                return Ok(last);
-            }
-            (last, keys) = (Some(key.clone()), keys + 1);
+        let mut within = cursor.and_then(|cursor| cursor.within);
+        let from = cursor.map_or(Bound::Unbounded, |cursor| match within {
+            Some(_) => Bound::Included(&cursor.key),
+            None => Bound::Excluded(&cursor.key),
+        });
+        let mut looked = 0;
+        for (key, versions) in self.state.index.iter_from(from) {
             let upto = versions.partition_point(|version| version.revision <= point.revision);
             let hidden = versions.partition_point(|version| Some(version.revision) <= point.compacted);
-            for version in versions.iter().take(upto).skip(hidden.saturating_sub(1)) {
+            let shown = within.take().map_or(0, |last| versions.partition_point(|v| (v.revision, v.sub) <= last));
+            let mut last = None;
+            for version in versions.iter().take(upto).skip(hidden.saturating_sub(1).max(shown)) {
+                if looked >= max && last.is_some() {
+                    return Ok(Some(BackupCursor { key: key.clone(), within: last }));
+                }
                 // As in etcd, a tombstone at the compacted revision itself stays: a watch may start there.
                 if version.is_live() || Some(version.revision) >= point.compacted {
                     visit(VersionAt { key, version });
                 }
+                (last, looked) = (Some((version.revision, version.sub)), looked + 1);
+            }
+            looked += 1;
+            if looked >= max {
+                return Ok(Some(BackupCursor { key: key.clone(), within: None }));
             }
         }
         Ok(None)

@@ -1,7 +1,7 @@
 //! All versions of a backup in the order of their revisions, in little memory.
 //!
 //! The replica holds them by key, and etcd's database wants them by revision. So they are taken in runs: the next ones
-//! behind the run before, picked out of a walk over all keys. A walk reads a few keys at a time, so no write waits for it.
+//! behind the run before, picked out of a walk over all keys. A walk reads a few versions at a time, so no write waits for it.
 
 use eddy_crdt::{BackupMoved, BackupPoint, Key, Replica, Revision};
 use prost::Message;
@@ -15,8 +15,8 @@ const RUN: usize = 128 << 10;
 /// grows with the number of versions, at a few bytes of each hundred that they take in the replica.
 const RUNS_MAX: usize = 16;
 
-/// Keys that are looked at under one lock.
-const KEYS_PER_LOCK: usize = 256;
+/// Versions that are looked at under one lock.
+const VERSIONS_PER_LOCK: usize = 256;
 
 /// A version that is to be written.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -109,7 +109,7 @@ impl<'a, L: Look> Runs<'a, L> {
         let mut restamped = 0;
         loop {
             let next = self.replica.look(|replica| {
-                replica.backup_slice(&self.point, after.as_ref(), KEYS_PER_LOCK, |version| {
+                replica.backup_slice(&self.point, after.as_ref(), VERSIONS_PER_LOCK, |version| {
                     let (revision, own_sub) = version.place();
                     let mut sub = own_sub;
                     if self.point.is_restamped(revision) {

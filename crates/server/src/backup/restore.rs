@@ -17,7 +17,7 @@ use ring::digest::{Context, SHA256};
 use super::give::HASH_BYTES;
 use super::read::{BadDatabase, Bucket, Database};
 use super::schema::{self, StoredLease, VersionPlace};
-use crate::storage::stage::Making;
+use crate::storage::stage::{self, Making};
 use crate::storage::{Options, StorageError};
 
 /// The hash makes the length of a file odd in this way, as etcd's tools have it.
@@ -156,7 +156,7 @@ impl Backup {
     /// # Errors
     /// When it is damaged, or the data dir is not empty.
     pub fn restore(&self, data_dir: &Path, options: Options, wanted: &Wanted) -> Result<Restored, RestoreError> {
-        if std::fs::read_dir(data_dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        if is_taken(data_dir) {
             return Err(RestoreError::NotEmpty(data_dir.to_owned()));
         }
         let mut refounder = Refounder::new(wanted.identity, &wanted.genesis)?;
@@ -282,6 +282,12 @@ impl Written<'_> {
         let (records, head) = refounder.records();
         Ok(self.making.append(records, &head)?)
     }
+}
+
+/// Whether there is anything but what an earlier restore left when it was broken off.
+fn is_taken(data_dir: &Path) -> bool {
+    let counts = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| !stage::is_half_made(&entry));
+    std::fs::read_dir(data_dir).is_ok_and(|mut entries| entries.any(counts))
 }
 
 fn content(bucket: &'static str, what: &'static str) -> RestoreError {

@@ -9,6 +9,9 @@ use super::engine::Engine;
 use super::error::NodeError;
 use super::handle::Handle;
 
+/// Most backups that are made at once: each takes a thread, and some memory.
+const BACKUPS_MAX: usize = 8;
+
 /// The moment of a backup, with all that is small. While it lives, no version leaves memory.
 pub struct Captured {
     /// The moment.
@@ -30,9 +33,11 @@ pub struct Captured {
 struct Hold(Arc<Engine>);
 
 impl Hold {
-    fn new(engine: &Arc<Engine>) -> Self {
-        engine.backups.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(engine))
+    /// `None` when there are as many as there may be.
+    fn new(engine: &Arc<Engine>) -> Option<Self> {
+        let before = engine.backups.fetch_add(1, Ordering::AcqRel);
+        let hold = Self(Arc::clone(engine));
+        (before < BACKUPS_MAX).then_some(hold)
     }
 }
 
@@ -63,10 +68,10 @@ impl Handle {
     /// Captures the present moment, and waits until it is durable.
     ///
     /// # Errors
-    /// When writes have stopped, so that it will never be durable.
+    /// When too many backups are being made, or writes have stopped, so that it will never be durable.
     pub async fn capture(&self, term: u64) -> Result<Captured, NodeError> {
         // Before the moment is read: a compaction after it must not be swept.
-        let hold = Hold::new(&self.engine);
+        let hold = Hold::new(&self.engine).ok_or(NodeError::TooManyRequests)?;
         let (captured, number) = self.look(|replica| (Captured::of(replica, term), replica.next_number()));
         self.durable_up_to(number).await?;
         Ok(Captured { _hold: Some(hold), ..captured })

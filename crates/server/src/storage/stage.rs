@@ -17,6 +17,9 @@ use super::{DiskJournal, Group, Journal, Options, StorageError};
 const GROUP_RECORDS: usize = 1024;
 const GROUP_BYTES: usize = 4 << 20;
 
+/// The folder of a store that is being made.
+const JOINING: &str = "eddy.joining";
+
 struct Places {
     store: PathBuf,
     joining: PathBuf,
@@ -27,7 +30,7 @@ struct Places {
 
 impl Places {
     fn of(data_dir: &Path) -> Self {
-        let (store, joining) = (data_dir.join("eddy"), data_dir.join("eddy.joining"));
+        let (store, joining) = (data_dir.join("eddy"), data_dir.join(JOINING));
         Self {
             complete: joining.join("complete"),
             anew: store.join("anew"),
@@ -42,6 +45,11 @@ fn mark(path: &Path) -> Result<(), StorageError> {
     std::fs::write(path, []).map_err(io("write", path))?;
     sync_file(path)?;
     path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Whether that entry of a data dir is a store that was not finished.
+pub fn is_half_made(entry: &std::fs::DirEntry) -> bool {
+    entry.file_name() == JOINING
 }
 
 /// Whether there is a store.

@@ -182,7 +182,10 @@ async fn a_cluster_is_restored_from_one_backup() -> Result<()> {
     tools.save(&members[2], &file)?;
     std::fs::create_dir(&sub)?;
     let etcd = super::etcd_from(&tools, &file, &sub, None).await?;
-    ensure!(load::all(&members[2], 0).await? == load::all(&etcd, 0).await?, "etcd has other keys than the one that joined");
+    ensure!(
+        load::all(&members[2], 0).await? == load::all(&etcd, 0).await?,
+        "etcd has other keys than the one that joined"
+    );
     for member in &members {
         let alarms = load::alarms(member).await?;
         ensure!(alarms.is_empty(), "{alarms:?}:\n{}", member.log_tail());
