@@ -16,7 +16,7 @@ test:
 lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
-    cargo clippy --workspace --test differential --test kubernetes --locked -- -D warnings
+    cargo clippy --workspace --test backup --test differential --test kubernetes --locked -- -D warnings
 
 # Fuzz what comes from outside, each target a minute. Needs a C++ compiler.
 fuzz *arguments:
@@ -26,6 +26,7 @@ fuzz *arguments:
 peers: build
     tools/peers/build etcd kubernetes
     EDDY_BIN={{ justfile_directory() }}/target/release/eddy cargo test --workspace --locked --test differential
+    EDDY_BIN={{ justfile_directory() }}/target/release/eddy cargo test --workspace --locked --test backup
     EDDY_BIN={{ justfile_directory() }}/target/release/eddy cargo test --workspace --locked --test kubernetes
 
 # Run every check there is; installs what it needs on a Debian machine, as root.

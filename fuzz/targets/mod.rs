@@ -4,6 +4,7 @@
 //! `crates/server/tests/fuzz` gives the kept corpus to all of them, without a fuzzer.
 
 mod config_file;
+pub mod database;
 mod delta;
 pub mod entry;
 mod etcd_request;
@@ -22,6 +23,7 @@ pub type Target = fn(&[u8]);
 /// All targets, under the names of their folders in the corpus.
 pub const TARGETS: &[(&str, Target)] = &[
     ("config_file", config_file::run),
+    ("database", database::run),
     ("delta", delta::run),
     ("entry", entry::run),
     ("etcd_request", etcd_request::run),

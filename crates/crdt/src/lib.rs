@@ -24,6 +24,7 @@ pub mod sync;
 mod words;
 
 pub use boot::genesis::{Founder, Genesis};
+pub use boot::refound::{RefoundError, Refounder, RestoredKey};
 pub use boot::restore::{Damage, Loader};
 pub use boot::snapshot::{InstallError, Installed, Installer, SettledKey, SnapshotChunk};
 pub use command::event::{Commit, Event, EventKind};
@@ -37,6 +38,7 @@ pub use command::op::{
 pub use command::tally::Tally;
 pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record};
 pub use replica::Replica;
+pub use replica::backup::{BackupCursor, BackupMoved, BackupPoint, StoredVersion, VersionAt};
 pub use replica::log::{Log, Logged};
 pub use replica::marks::{Ack, Mark, Marks, Statement, Upto};
 pub use replica::query::BelowFloor;

@@ -4,6 +4,7 @@
 package etcd
 
 import (
+	_ "go.etcd.io/bbolt/cmd/bbolt"
 	_ "go.etcd.io/etcd/etcdctl/v3"
 	_ "go.etcd.io/etcd/etcdutl/v3"
 	_ "go.etcd.io/etcd/server/v3"

@@ -21,7 +21,7 @@ use crate::store::system::SystemKey;
 use crate::words::vector::VersionVector;
 
 /// The name of the first entry.
-const DOT: Dot = Dot { origin: Origin::GENESIS, seq: 1 };
+pub(super) const DOT: Dot = Dot { origin: Origin::GENESIS, seq: 1 };
 
 /// A member of the cluster as it is founded.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ impl Default for Genesis {
 
 impl Genesis {
     /// The founders in order of id: their ordinals are their places.
-    fn ranked(&self) -> Vec<&Founder> {
+    pub(super) fn ranked(&self) -> Vec<&Founder> {
         let mut founders: Vec<_> = self.founders.iter().collect();
         founders.sort_unstable_by_key(|founder| founder.id);
         founders.dedup_by_key(|founder| founder.id);
@@ -97,14 +97,18 @@ impl Genesis {
 impl Replica {
     /// A member of a cluster that begins with a static list of members. The effects hold the first record. A replica
     /// that is not on the list begins empty, as by [`Self::new`].
-    pub fn found(mut identity: Identity, genesis: &Genesis) -> (Self, Effects) {
+    pub fn found(identity: Identity, genesis: &Genesis) -> (Self, Effects) {
         let mut turn = Turn::new(Now::default());
-        let empty = |identity| Self::of_engine(identity, genesis.engine);
-        let Some(ordinal) = genesis.ordinal_of(identity.replica) else { return (empty(identity), turn.effects) };
-        identity.ordinal = ordinal;
-        let mut replica = empty(identity);
+        let replica = Self::begin(&mut turn, identity, genesis);
+        (replica.unwrap_or_else(|| Self::of_engine(identity, genesis.engine)), turn.effects)
+    }
+
+    /// The same, unless it is not on the list.
+    pub(super) fn begin(turn: &mut Turn, mut identity: Identity, genesis: &Genesis) -> Option<Self> {
+        identity.ordinal = genesis.ordinal_of(identity.replica)?;
+        let mut replica = Self::of_engine(identity, genesis.engine);
         // It may have had a disk that is lost, and nobody was asked who knows.
-        let space = first_space(ordinal, identity.birth, genesis.ranked().len());
+        let space = first_space(identity.ordinal, identity.birth, genesis.ranked().len());
         replica.state = State::empty(Revision::first_in(space));
         let entry = genesis.entry();
         let (number, dot) = (replica.journal.number(), entry.head.dot);
@@ -134,7 +138,7 @@ impl Replica {
             until: None,
         };
         turn.effects.records.push(record.encode());
-        replica.follow_system(&mut turn, record.changes.iter());
-        (replica, turn.effects)
+        replica.follow_system(turn, record.changes.iter());
+        Some(replica)
     }
 }

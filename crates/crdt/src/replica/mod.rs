@@ -1,6 +1,7 @@
 //! The machine: one input at a time, its effects at once.
 
 pub(crate) mod acks;
+pub(crate) mod backup;
 mod command;
 pub(crate) mod forget;
 pub(crate) mod heard;
@@ -274,6 +275,11 @@ impl Replica {
     /// Hash over the replicated state.
     pub fn state_hash(&self) -> u128 {
         self.state.digest.get()
+    }
+
+    /// How many versions of client keys there are, deletes included.
+    pub fn versions(&self) -> u64 {
+        self.state.index.versions()
     }
 
     /// How many client keys have a value.

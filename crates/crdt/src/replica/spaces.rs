@@ -66,6 +66,15 @@ impl Replica {
     /// Moves to a space of its own above every revision that any member is known to have used. Everything before counts
     /// as compacted.
     pub(crate) fn leap(&mut self, turn: &mut Turn, stride: Stride) -> Result<Reply, Refusal> {
+        let first = self.enter_space(stride)?;
+        turn.effects.head_changed = true;
+        turn.effects.leapt = true;
+        self.announce_space(turn);
+        Ok(Reply::Leap { revision: first })
+    }
+
+    /// The same before there is anyone to tell.
+    pub(crate) fn enter_space(&mut self, stride: Stride) -> Result<Revision, Refusal> {
         let next = self.membership.members.next_space(self.identity.ordinal, self.state.revision);
         let space = next.saturating_add((stride.generations() - 1) * SPACES);
         if space >= SPACES_MAX {
@@ -73,13 +82,10 @@ impl Replica {
         }
         let first = Revision::first_in(space);
         self.state.leap(first);
-        turn.effects.head_changed = true;
-        turn.effects.leapt = true;
-        self.announce_space(turn);
-        Ok(Reply::Leap { revision: first })
+        Ok(first)
     }
 
-    /// The same for a replica that must not go on in its present space. If there is no other, the present one counts as
+    /// Leaps as a replica that must not go on in its present space. If there is no other, the present one counts as
     /// full, so nothing is written any more.
     pub(crate) fn leap_or_stop(&mut self, turn: &mut Turn, stride: Stride) {
         if self.leap(turn, stride).is_err() {

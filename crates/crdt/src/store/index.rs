@@ -149,8 +149,12 @@ impl Index {
 
     /// The keys behind one (`None`: all), put or tombstone, in order.
     pub fn keys_behind<'a>(&'a self, after: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
-        let behind = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
-        self.keys.range((behind, Bound::Unbounded)).map(|(key, _)| key)
+        self.iter_from(after.map_or(Bound::Unbounded, Bound::Excluded)).map(|(key, _)| key)
+    }
+
+    /// The keys from a place on with every version, in order.
+    pub fn iter_from<'a>(&'a self, from: Bound<&Key>) -> impl Iterator<Item = (&'a Key, &'a [KeyVersion])> + use<'a> {
+        self.keys.range((from.cloned(), Bound::Unbounded)).map(|(key, versions)| (key, &versions[..]))
     }
 
     /// How many keys have a value now.

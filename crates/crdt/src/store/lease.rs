@@ -224,6 +224,11 @@ impl Leases {
         let leases = self.leases.iter().filter(|(_, lease)| !lease.orphan);
         leases.map(move |(id, lease)| (*id, lease.remaining_ms(now)))
     }
+
+    /// All leases with their times to live, seconds; the shortest for those that are not there but have keys.
+    pub fn granted(&self) -> impl Iterator<Item = (LeaseId, i64)> + '_ {
+        self.leases.iter().map(|(id, lease)| (*id, lease.ttl_s.max(MIN_TTL_S)))
+    }
 }
 
 impl Lease {

@@ -1,4 +1,4 @@
-//! The Maintenance service: status, alarms, hashes, defragmentation.
+//! The Maintenance service: status, alarms, hashes, defragmentation, backups.
 
 use eddy_crdt::{Alarm, AlarmKind, Identity, ReplicaId, Revision};
 use eddy_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -7,12 +7,12 @@ use eddy_proto::etcdserverpb::maintenance_server::Maintenance;
 use eddy_proto::etcdserverpb::{
     AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse, DowngradeInfo,
     DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
-    MoveLeaderResponse, ResponseHeader, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+    MoveLeaderResponse, ResponseHeader, SnapshotRequest, StatusRequest, StatusResponse,
 };
-use futures::stream;
 use tonic::{Request, Response, Status};
 
 use super::header::{self, RAFT_TERM};
+use super::snapshot;
 use super::status::{self, Denied};
 use crate::node::alarm::alarm_text;
 use crate::node::{Handle, NodeState};
@@ -78,7 +78,7 @@ fn major_minor(version: &str) -> Option<(u64, u64)> {
 
 #[tonic::async_trait]
 impl Maintenance for MaintenanceService {
-    type SnapshotStream = stream::Empty<Result<SnapshotResponse, Status>>;
+    type SnapshotStream = snapshot::Parts;
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
         let request = request.into_inner();
@@ -150,7 +150,8 @@ impl Maintenance for MaintenanceService {
     }
 
     async fn snapshot(&self, _: Request<SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
-        Err(status::missing("a backup in the format of etcd's database (Snapshot); stop eddy and copy its data dir"))
+        let captured = self.node.capture(RAFT_TERM).await.map_err(status::node)?;
+        Ok(Response::new(snapshot::stream(self.node.clone(), captured)))
     }
 
     async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Result<Response<MoveLeaderResponse>, Status> {

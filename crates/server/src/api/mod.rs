@@ -35,6 +35,7 @@ pub mod limits;
 pub mod maintenance;
 pub mod overlap;
 pub mod range_stream;
+pub mod snapshot;
 pub mod status;
 #[cfg(test)]
 mod tests;

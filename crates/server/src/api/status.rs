@@ -4,6 +4,7 @@ use eddy_crdt::Refusal;
 use tonic::{Code, Status};
 
 use super::invalid::Invalid;
+use crate::backup::give::GiveError;
 use crate::node::NodeError;
 use crate::node::watch::WatchRefusal;
 
@@ -35,6 +36,11 @@ pub fn stopped() -> Status {
 /// The status of a client's call before the node has opened. Kubernetes and etcd's own clients try again upon it.
 pub fn not_joined() -> Status {
     Status::unavailable("etcdserver: not joined yet: a new member takes no requests before it has met another")
+}
+
+/// Maps the end of a backup that is not whole.
+pub fn backup(error: &GiveError) -> Status {
+    Status::unavailable(format!("etcdserver: {error}; try again"))
 }
 
 /// Maps a malformed request to a gRPC status.

@@ -1,4 +1,4 @@
-//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`. As in etcd, arguments that begin with a dash
+//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`. As in etcd, arguments that begin with a dash
 //! are flags of the server, so these words never collide with them.
 
 mod access;
@@ -6,6 +6,7 @@ mod declare;
 mod leap;
 mod output;
 mod rescue;
+mod restore;
 mod status;
 
 pub use output::say;
@@ -16,7 +17,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// The words that are commands.
-const NAMES: &[&str] = &["status", "leap", "declare", "rescue"];
+const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore"];
 
 #[derive(Parser, Debug)]
 #[command(name = "eddy", disable_help_subcommand = true)]
@@ -35,6 +36,8 @@ enum Command {
     Declare(declare::DeclareArgs),
     /// Export what a stopped replica wrote and has never sent to a peer, as JSON lines.
     Rescue(rescue::RescueArgs),
+    /// Make a data dir of a backup of eddy or etcd.
+    Restore(restore::RestoreArgs),
 }
 
 /// Runs a command, if the arguments (without the program's name) are one.
@@ -67,5 +70,6 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Leap(args) => runtime.block_on(leap::run(&args)),
         Command::Declare(args) => runtime.block_on(declare::run(&args)),
         Command::Rescue(args) => rescue::run(&args),
+        Command::Restore(args) => runtime.block_on(restore::run(&args)),
     }
 }

@@ -77,7 +77,7 @@ impl Handle {
     }
 
     /// Waits until everything before that journal number is durable.
-    async fn durable_up_to(&self, number: u64) -> Result<(), NodeError> {
+    pub(super) async fn durable_up_to(&self, number: u64) -> Result<(), NodeError> {
         let mut durable = self.engine.durable_number.subscribe();
         loop {
             if *durable.borrow_and_update() >= number {

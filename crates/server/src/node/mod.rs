@@ -11,6 +11,7 @@
 //! that is applied but not durable was acknowledged to no client. For the same reason reads stay right after a failed
 //! flush, when the node takes no more writes.
 
+pub use self::backup::Captured;
 pub use self::committer::SweepPace;
 pub use self::error::{NodeError, StartError};
 pub use self::handle::{Handle, REQUEST_TIMEOUT};
@@ -21,6 +22,7 @@ mod admission;
 pub mod alarm;
 pub mod autocompact;
 mod backlog;
+mod backup;
 mod calls;
 mod committer;
 mod engine;

@@ -394,6 +394,16 @@ async fn join(
     }
 }
 
+/// Another member of one of these clusters that runs, by its name.
+pub async fn find_running(dialer: &Dialer, founded: &Founded, clusters: &[ClusterId]) -> Option<String> {
+    let others: Vec<&Founder> =
+        founded.founders.iter().filter(|founder| founder.id != founded.identity.replica).collect();
+    let is_of = |answer: &MeetResponse| clusters.contains(&ClusterId::new(answer.cluster_id)) && !answer.starting;
+    let answers = ask(dialer, &others, &MeetRequest::default()).await;
+    let running = answers.into_iter().find(|(_, answer)| answer.as_ref().is_ok_and(is_of));
+    running.map(|(founder, _)| founder.name.clone())
+}
+
 fn own_urls(founded: &Founded) -> Vec<String> {
     let own = founded.founders.iter().find(|founder| founder.id == founded.identity.replica);
     own.map(|own| own.peer_urls.clone()).unwrap_or_default()

@@ -17,6 +17,9 @@ use super::{DiskJournal, Group, Journal, Options, StorageError};
 const GROUP_RECORDS: usize = 1024;
 const GROUP_BYTES: usize = 4 << 20;
 
+/// The folder of a store that is being made.
+const JOINING: &str = "eddy.joining";
+
 struct Places {
     store: PathBuf,
     joining: PathBuf,
@@ -27,7 +30,7 @@ struct Places {
 
 impl Places {
     fn of(data_dir: &Path) -> Self {
-        let (store, joining) = (data_dir.join("eddy"), data_dir.join("eddy.joining"));
+        let (store, joining) = (data_dir.join("eddy"), data_dir.join(JOINING));
         Self {
             complete: joining.join("complete"),
             anew: store.join("anew"),
@@ -44,6 +47,11 @@ fn mark(path: &Path) -> Result<(), StorageError> {
     path.parent().map_or(Ok(()), sync_dir)
 }
 
+/// Whether that entry of a data dir is a store that was not finished.
+pub fn is_half_made(entry: &std::fs::DirEntry) -> bool {
+    entry.file_name() == JOINING
+}
+
 /// Whether there is a store.
 ///
 /// # Errors
@@ -52,17 +60,56 @@ pub fn is_there(data_dir: &Path) -> Result<bool, StorageError> {
     exists(&Places::of(data_dir).store)
 }
 
+/// A store that is being made beside the one that is there, if any.
+pub struct Making {
+    data_dir: PathBuf,
+    journal: DiskJournal,
+    next: u64,
+}
+
+impl Making {
+    /// Begins one. What an earlier one left is removed.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn begin(data_dir: &Path, options: Options) -> Result<Self, StorageError> {
+        let places = Places::of(data_dir);
+        remove_tree(&places.joining)?;
+        let mut journal = DiskJournal::open(&places.joining, options)?;
+        journal.load(&mut |_, _| Ok(()))?;
+        Ok(Self { data_dir: data_dir.to_owned(), journal, next: 1 })
+    }
+
+    /// Adds records behind those before, numbered from 1. The head that is given last counts.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn append(&mut self, records: Vec<Bytes>, head: &Bytes) -> Result<(), StorageError> {
+        let first = self.next;
+        self.next += records.len() as u64;
+        self.journal.append(&Group { first, records, head: head.clone() }).map(drop)
+    }
+
+    /// Puts it in the place of the one that is there, which must not be open.
+    ///
+    /// # Errors
+    /// When the disk refuses; the store that is there stays then, or the next [`finish`] goes on.
+    pub fn end(mut self) -> Result<(), StorageError> {
+        self.journal.sync()?;
+        drop(self.journal);
+        mark(&Places::of(&self.data_dir).complete)?;
+        finish(&self.data_dir)
+    }
+}
+
 /// Makes a store of these records, numbered from 1, and puts it in the place of the one that is there, if any. That one
 /// must not be open.
 ///
 /// # Errors
 /// When the disk refuses; the store that is there stays then, or the next [`finish`] goes on.
 pub fn replace(data_dir: &Path, options: Options, records: &[Bytes], head: &Bytes) -> Result<(), StorageError> {
-    let places = Places::of(data_dir);
-    remove_tree(&places.joining)?;
-    let mut journal = DiskJournal::open(&places.joining, options)?;
-    journal.load(&mut |_, _| Ok(()))?;
-    let (mut first, mut rest) = (1, records);
+    let mut making = Making::begin(data_dir, options)?;
+    let mut rest = records;
     loop {
         let mut bytes = 0;
         let fit = rest.iter().take(GROUP_RECORDS).take_while(|record| {
@@ -71,17 +118,12 @@ pub fn replace(data_dir: &Path, options: Options, records: &[Bytes], head: &Byte
             fits
         });
         let (now, later) = rest.split_at(fit.count());
-        journal.append(&Group { first, records: now.to_vec(), head: head.clone() })?;
-        first += now.len() as u64;
+        making.append(now.to_vec(), head)?;
         rest = later;
         if rest.is_empty() {
-            break;
+            return making.end();
         }
     }
-    journal.sync()?;
-    drop(journal);
-    mark(&places.complete)?;
-    finish(data_dir)
 }
 
 /// Puts a store that is whole in its place. A start calls this before it opens the store that is there, since a crash

@@ -10,6 +10,7 @@ use eddy_crdt::{CHAIN_LEN, Command, DeleteOp, Input, Key, KeyRange, LeaseId, Rec
 use eddy_proto::etcdserverpb as pb;
 use eddy_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use eddy_proto::etcdserverpb::request_op::Request;
+use eddy_server::backup::page::{BRANCH, FREELIST, LEAF, Meta, header};
 use prost::Message;
 
 use crate::targets::entry::BASES;
@@ -35,6 +36,7 @@ type Seeds = (&'static str, Vec<Vec<u8>>);
 pub fn all() -> Result<Vec<Seeds>> {
     Ok(vec![
         ("config_file", config_file()),
+        ("database", database()),
         ("delta", delta()?),
         ("entry", entry()?),
         ("etcd_request", etcd_request()),
@@ -79,6 +81,57 @@ fn config_file() -> Vec<Vec<u8>> {
     let with =
         |kind: u8, texts: &[&str]| texts.iter().map(|text| prefixed(&[kind], text.as_bytes())).collect::<Vec<_>>();
     [with(0, &files), with(1, &flags), with(2, &values)].concat()
+}
+
+/// Bytes of a page: as few as there can be.
+const PAGE: usize = 512;
+
+/// A page with these elements: the first number of each, its key and its value.
+fn page(id: u64, kind: u16, elements: &[(u64, &[u8], &[u8])]) -> Vec<u8> {
+    let data: usize = elements.iter().map(|(_, key, value)| key.len() + value.len()).sum();
+    let pages = (16 * (1 + elements.len()) + data).div_ceil(PAGE);
+    let mut page = header(id, kind, elements.len() as u16, pages as u32 - 1).to_vec();
+    let mut place = 16 * elements.len();
+    for (first, key, value) in elements {
+        let numbers = [place, key.len(), value.len()].map(|number| (number as u32).to_le_bytes());
+        match kind {
+            BRANCH => page.extend([&numbers[0][..], &numbers[1], &first.to_le_bytes()].concat()),
+            _ => page.extend([&(*first as u32).to_le_bytes()[..], &numbers.concat()].concat()),
+        }
+        place = place + key.len() + value.len() - 16;
+    }
+    elements.iter().for_each(|(_, key, value)| page.extend([*key, *value].concat()));
+    page.resize(pages * PAGE, 0);
+    page
+}
+
+/// Databases whose checksums the target puts in: plain, with branches, with a long value, with a bucket in the root itself.
+fn database() -> Vec<Vec<u8>> {
+    let with = |pages: &[Vec<u8>]| {
+        let count = 2 + pages.iter().map(|page| page.len() / PAGE).sum::<usize>() as u64;
+        let meta = |transaction| Meta { page_size: PAGE as u32, root: 3, freelist: 2, pages: count, transaction };
+        [meta(0).encode(0), meta(1).encode(1), pages.concat()].concat()
+    };
+    let bucket = |root: u64| [root.to_le_bytes(), [0; 8]].concat();
+    let free = page(2, FREELIST, &[]);
+    let leaf =
+        |id: u64, keys: &[&[u8]]| page(id, LEAF, &keys.iter().map(|key| (0, *key, &b"value"[..])).collect::<Vec<_>>());
+    let root = |to: u64| page(3, LEAF, &[(1, b"key", &bucket(to))]);
+    let small = [&bucket(0)[..], &leaf(0, &[b"a"])[..64]].concat();
+    let one_free = [&header(2, FREELIST, 1, 0)[..], &6_u64.to_le_bytes(), &[0; PAGE - 24]].concat();
+    vec![
+        with(&[free.clone(), root(4), leaf(4, &[b"a", b"b", b"c"])]),
+        with(&[
+            free.clone(),
+            root(6),
+            leaf(4, &[b"a", b"b"]),
+            leaf(5, &[b"c"]),
+            page(6, BRANCH, &[(4, b"a", b""), (5, b"c", b"")]),
+        ]),
+        with(&[free.clone(), root(4), page(4, LEAF, &[(0, b"a", &[7; 1200]), (0, b"b", b"")])]),
+        with(&[free, page(3, LEAF, &[(1, b"key", &bucket(4)), (1, b"meta", &small)]), leaf(4, &[])]),
+        with(&[one_free, root(5), leaf(4, &[b"a"]), page(5, BRANCH, &[(4, b"a", b"")]), leaf(6, &[])]),
+    ]
 }
 
 fn delta() -> Result<Vec<Vec<u8>>> {

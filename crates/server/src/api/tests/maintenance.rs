@@ -1,11 +1,15 @@
 //! Status, alarms, hashes and health.
 
+use std::time::{Duration, Instant};
+
 use eddy_proto::etcdserverpb::{self as pb, AlarmType};
 use eddy_proto::health::HealthCheckRequest;
 use eddy_proto::health::health_client::HealthClient;
 use tonic::Code;
 
 use super::{MEMBER, Served, error, header};
+use crate::backup::read::{BadDatabase, Database};
+use crate::backup::schema::VersionPlace;
 use crate::storage::faulty::Fault;
 
 #[tokio::test]
@@ -24,7 +28,6 @@ async fn the_status_is_that_of_a_leader() {
     let other = pb::MoveLeaderRequest { target_id: 5 };
     let bad = (Code::FailedPrecondition, "etcdserver: bad leader transferee".to_owned());
     assert_eq!(error(maintenance.move_leader(other).await), bad);
-    assert_eq!(error(maintenance.snapshot(pb::SnapshotRequest {}).await).0, Code::Unimplemented);
 }
 
 #[tokio::test]
@@ -49,6 +52,53 @@ async fn alarms_stop_writes_until_they_are_lowered() {
         assert_eq!(maintenance.alarm(alarm(2, AlarmType::Nospace)).await.unwrap().into_inner().alarms, expected);
     }
     assert_eq!(served.put("a", "1").await.unwrap().header, header(2));
+}
+
+/// Versions that are read by a backup outlive a compaction that comes while it is made, and writes go on.
+#[tokio::test]
+async fn a_backup_is_of_one_revision_whatever_happens_meanwhile() {
+    let served = Served::start().await;
+    let put = |n: i64| served.put("a", vec![n as u8; 60_000]);
+    for n in 2..=80 {
+        assert_eq!(put(n).await.unwrap().header, header(n));
+    }
+    let mut parts = served.maintenance().snapshot(pb::SnapshotRequest {}).await.unwrap().into_inner();
+    let first = parts.message().await.unwrap().unwrap();
+    assert_eq!((&first.version[..], first.blob.len()), ("3.7.0", 32 << 10));
+    for n in 81..=100 {
+        assert_eq!(put(n).await.unwrap().header, header(n));
+    }
+    served.kv().compact(pb::CompactionRequest { revision: 100, physical: false }).await.unwrap();
+    served.put("b", "new").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(served.node.look(eddy_crdt::Replica::versions), 100, "nothing is swept");
+    let mut whole = first.blob.to_vec();
+    let (mut remaining, mut last) = (first.remaining_bytes, vec![]);
+    while let Some(part) = parts.message().await.unwrap() {
+        if part.remaining_bytes > 0 {
+            assert_eq!(part.remaining_bytes, remaining - part.blob.len() as u64);
+        }
+        (remaining, last) = (part.remaining_bytes, part.blob.to_vec());
+        whole.extend_from_slice(&part.blob);
+    }
+    assert_eq!((remaining, last.len()), (0, 32));
+    let len = whole.len() as u64 - 32;
+    let mut database = Database::open(std::io::Cursor::new(&whole), len).unwrap();
+    let (_, keys) = database.buckets().unwrap().into_iter().find(|(name, _)| name == b"key").unwrap();
+    let mut seen = vec![];
+    let read = database.each(&keys, |key, value| {
+        let kv = <eddy_proto::mvccpb::KeyValue as prost::Message>::decode(value).unwrap();
+        seen.push((VersionPlace::decode(key).unwrap().main, kv.value[0], kv.version));
+        Ok::<(), BadDatabase>(())
+    });
+    read.unwrap();
+    assert_eq!(seen, (2..=80).map(|n| (n, n as u8, n - 1)).collect::<Vec<_>>());
+    // The sweep goes on by itself when the backup has ended.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while served.node.look(eddy_crdt::Replica::versions) > 2 {
+        assert!(Instant::now() < deadline, "the sweep does not go on");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,180 @@
+//! A cluster founded from a backup: the first entry of its members, and then the keys as the backup has them.
+//!
+//! All members that are founded from one backup begin with the same state, so they need no coordination. The keys count as
+//! settled by the first entry. Each keeps the revisions that it had, and the member goes on in a space of its own above
+//! them. What clients saw after the backup was made is there no more. So everything before that space is compacted, and
+//! clients list again.
+
+use bytes::Bytes;
+
+use crate::boot::genesis::{DOT, Genesis};
+use crate::command::op::Refusal;
+use crate::entry::change::is_version_number;
+use crate::entry::{Applied, Change, ChangeKind, Record};
+use crate::replica::Replica;
+use crate::replica::spaces::Stride;
+use crate::replica::turn::Turn;
+use crate::store::lease::{MAX_TTL_S, MIN_TTL_S};
+use crate::store::system::{SystemKey, lease_value};
+use crate::words::clock::{Now, Stamp};
+use crate::words::id::{Identity, LeaseId};
+use crate::words::key::{Key, Keyspace};
+use crate::words::revision::Revision;
+use crate::words::value::{Incarnation, Live};
+
+/// Keys in a record, and about how many bytes of them.
+const KEYS_PER_RECORD: usize = 256;
+const BYTES_PER_RECORD: usize = 256 << 10;
+
+/// A key as a backup has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RestoredKey {
+    /// The key.
+    pub key: Key,
+    /// Its value.
+    pub value: Bytes,
+    /// When it came into being.
+    pub create_revision: Revision,
+    /// When it was last written.
+    pub mod_revision: Revision,
+    /// How often it was written since it came into being.
+    pub version: i64,
+    /// The lease it hangs on.
+    pub lease: Option<LeaseId>,
+}
+
+/// Why no cluster can be founded from a backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RefoundError {
+    /// The founder is not on the list.
+    #[error("this member is not among the founders")]
+    NotAFounder,
+    /// A key has numbers that no store gives.
+    #[error("a key has impossible revisions or an impossible version")]
+    Impossible,
+    /// A key comes before one that was written later.
+    #[error("the keys do not come in the order of their revisions")]
+    Order,
+    /// There is no revision space above those of the backup.
+    #[error("no revision space is left above the revisions in it")]
+    SpacesExhausted,
+}
+
+/// Takes leases and keys, and gives the records of a journal.
+pub struct Refounder {
+    replica: Replica,
+    turn: Turn,
+    owner: Identity,
+    /// Changes of the next record, all of one revision.
+    changes: Vec<Change>,
+    revision: Option<Revision>,
+    bytes: usize,
+    /// How many keys the present revision has so far.
+    sub: u32,
+}
+
+/// What begins the incarnations of all keys: the first entry.
+const INCARNATION: Incarnation = Incarnation { stamp: Stamp::new(0), dot: DOT };
+
+impl Refounder {
+    /// A founder of that cluster. `identity` must have a birth that was never used.
+    ///
+    /// # Errors
+    /// When the founder is not on the list.
+    pub fn new(identity: Identity, genesis: &Genesis) -> Result<Self, RefoundError> {
+        let mut turn = Turn::new(Now::default());
+        let replica = Replica::begin(&mut turn, identity, genesis).ok_or(RefoundError::NotAFounder)?;
+        // The same at all members, so that their states are equal. Another one takes a lease over when it renews it.
+        let first = genesis.ranked().first().map_or(identity.replica, |founder| founder.id);
+        let owner = Identity { replica: first, ..identity };
+        Ok(Self { replica, turn, owner, changes: vec![], revision: None, bytes: 0, sub: 0 })
+    }
+
+    /// Takes a lease, before all keys.
+    pub fn lease(&mut self, id: LeaseId, ttl_s: i64) {
+        let key = SystemKey::Lease(id).encode();
+        let value = lease_value(ttl_s.clamp(MIN_TTL_S, MAX_TTL_S), self.owner.replica);
+        let live = Live { value, lease: None, version: 1, incarnation: INCARNATION };
+        self.make_room(None, key.len() + live.value.len());
+        self.replica.state.set_system(&key, Some(&live), self.replica.journal.next_number);
+        self.add(Keyspace::System, key, &live, None);
+    }
+
+    /// Takes a key. Keys come in the order of the revisions at which they were last written, each once.
+    ///
+    /// # Errors
+    /// When there can be no such key.
+    pub fn key(&mut self, key: RestoredKey) -> Result<(), RefoundError> {
+        let RestoredKey { key, value, create_revision, mod_revision, version, lease } = key;
+        let is_possible = create_revision.get() > 0 && create_revision <= mod_revision && version > 0;
+        if key.is_empty() || !is_possible || !is_version_number(version) {
+            return Err(RefoundError::Impossible);
+        }
+        if self.revision.is_some_and(|last| last > mod_revision) {
+            return Err(RefoundError::Order);
+        }
+        self.make_room(Some(mod_revision), key.len() + value.len());
+        let live = Live { value, lease, version, incarnation: INCARNATION };
+        let state = &mut self.replica.state;
+        let digest = if state.local.contains(&key) { &mut state.local_digest } else { &mut state.digest };
+        digest.add(Keyspace::Client, &key, &live.value, version, lease);
+        self.add(Keyspace::Client, key, &live, Some(create_revision));
+        Ok(())
+    }
+
+    fn add(&mut self, keyspace: Keyspace, key: Key, live: &Live, create_revision: Option<Revision>) {
+        let local = keyspace == Keyspace::Client && self.replica.state.local.contains(&key);
+        let kind = ChangeKind::Put { value: live.value.clone(), lease: live.lease, version: live.version };
+        let applied = Some(Applied { sub: self.sub, create_revision, later: false });
+        self.changes.push(Change { local, applied, ..Change::new(keyspace, key, kind, INCARNATION) });
+        self.sub += 1;
+    }
+
+    /// Ends the present record where a key of that revision, and of so many bytes, does not belong into it.
+    fn make_room(&mut self, revision: Option<Revision>, bytes: usize) {
+        let is_full = self.changes.len() == KEYS_PER_RECORD || self.bytes + bytes > BYTES_PER_RECORD;
+        if revision != self.revision || (is_full && !self.changes.is_empty()) {
+            self.end_record();
+        }
+        if revision != self.revision {
+            (self.revision, self.sub) = (revision, 0);
+        }
+        self.bytes += bytes;
+    }
+
+    fn end_record(&mut self) {
+        self.bytes = 0;
+        if self.changes.is_empty() {
+            return;
+        }
+        let record = Record {
+            number: self.replica.journal.number(),
+            revision: self.revision,
+            head: None,
+            changes: std::mem::take(&mut self.changes),
+            outcomes: vec![],
+            trimmed: true,
+            settled: true,
+            left_out: false,
+            until: None,
+        };
+        self.turn.effects.records.push(record.encode());
+    }
+
+    /// The records that are ready since the last call, in order, and a head for the time being.
+    pub fn records(&mut self) -> (Vec<Bytes>, Bytes) {
+        (std::mem::take(&mut self.turn.effects.records).into_vec(), self.replica.head().encode())
+    }
+
+    /// Ends. `above` is the highest revision that clients may have seen. Tells where the member goes on; the last records,
+    /// and the head that counts, are told by [`Self::records`].
+    ///
+    /// # Errors
+    /// When there is no space above that.
+    pub fn finish(&mut self, above: Revision) -> Result<Revision, RefoundError> {
+        self.end_record();
+        self.replica.state.revision = self.replica.state.revision.max(above);
+        let stride = Stride::Alone(self.replica.identity.birth);
+        self.replica.enter_space(stride).map_err(|_: Refusal| RefoundError::SpacesExhausted)
+    }
+}
