@@ -120,5 +120,15 @@ pub fn plan(seed: u64) -> Plan {
         absences.push(after_ms, Act::Rest);
     }
     let tuning = Tuning { batch_bytes, ..Tuning::default() };
-    Plan { seed, founders, delay_ms, chunk_bytes: 300, tuning, watched: true, acts: absences.acts, ..Plan::default() }
+    Plan {
+        seed,
+        founders,
+        delay_ms,
+        chunk_bytes: 300,
+        tuning,
+        watched: true,
+        settles_slowly: !seed.is_multiple_of(3),
+        acts: absences.acts,
+        ..Plan::default()
+    }
 }
