@@ -39,6 +39,7 @@ pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head,
 pub use replica::Replica;
 pub use replica::log::{Log, Logged};
 pub use replica::marks::{Ack, Mark, Marks, Statement, Upto};
+pub use replica::prepared::Prepared;
 pub use replica::query::BelowFloor;
 
 pub use replica::sweep::Sweep;

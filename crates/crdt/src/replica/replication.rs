@@ -9,6 +9,9 @@ use crate::words::id::Origin;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
 
+/// About how much is settled in one turn: so many keys of which nothing is unsettled any more.
+pub(crate) const SETTLE_PACE: usize = 1024;
+
 /// What is kept for the sake of other members.
 #[derive(Debug, Default)]
 pub(crate) struct Replication {

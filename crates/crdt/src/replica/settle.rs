@@ -18,9 +18,6 @@ use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
 
-/// About how much is settled in one turn: so many keys of which nothing is unsettled any more.
-pub(crate) const SETTLE_PACE: usize = 1024;
-
 /// As so many of these counts a key of which versions stay: its base may take a merge.
 const KEPT_WINDOW: usize = 16;
 

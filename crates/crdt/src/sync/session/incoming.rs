@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::entry::{ChangeKind, Entry};
 use crate::replica::Replica;
 use crate::replica::marks::{Ack, Statement};
+use crate::replica::prepare::Unit;
 use crate::sync::delta;
 use crate::sync::entry_wire::{Received, Unresolved};
 use crate::sync::exchange::Tuning;
@@ -100,6 +101,8 @@ pub(super) struct Incoming {
     pub(super) recent: Recent,
     /// The unit that is on its way.
     pub(super) unit: Option<UnitReceived>,
+    /// One that has arrived whole and is being prepared.
+    pub(super) preparing: Option<Unit>,
     /// When the peer was asked for a unit that has not arrived whole, or when a part of it arrived last; milliseconds of the
     /// monotonic clock.
     pub(super) unit_ms: Option<u64>,
@@ -174,6 +177,9 @@ impl Incoming {
 
     /// When the patience with what is missing ends, milliseconds of the monotonic clock.
     pub(super) fn next_ms(&self, patience_ms: u64) -> Option<u64> {
+        if self.preparing.is_some() {
+            return Some(0);
+        }
         let since = [self.parked_ms, self.later_ms, self.unit_ms].into_iter().flatten().min()?;
         Some(since.saturating_add(patience_ms))
     }
@@ -275,6 +281,9 @@ impl Incoming {
         tally: &mut SessionTally,
     ) -> Result<Option<Taken>, DecodeError> {
         let number = self.number;
+        if self.preparing.is_some() {
+            return Ok(None);
+        }
         let Some(unit) = self.unit.take_if(|unit| unit.is_whole(number)) else { return Ok(None) };
         self.unit_ms = unit.more.then_some(now.mono_ms);
         let mut taken = Taken { entries: vec![], no_base: false };
@@ -305,9 +314,6 @@ impl Incoming {
                 }
             }
             taken.entries.push(entry);
-        }
-        for entry in &taken.entries {
-            self.handed.advance(entry.head.dot);
         }
         Ok(Some(taken))
     }

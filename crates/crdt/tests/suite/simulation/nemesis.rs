@@ -135,6 +135,12 @@ impl Plan {
     }
 }
 
+/// Sessions that prepare one key of a unit after the other, for every second seed: clients write meanwhile.
+pub fn units_in_looks(seed: u64) -> Tuning {
+    let by_itself = Tuning::default();
+    Tuning { prepared_keys: if seed.is_multiple_of(2) { by_itself.prepared_keys } else { 1 }, ..by_itself }
+}
+
 /// The schedule of few keys that a seed stands for: written everywhere, while links come and go and members are away. What
 /// leaves then is what this looks at.
 pub fn hot_plan(seed: u64) -> Plan {
@@ -167,7 +173,8 @@ pub fn hot_plan(seed: u64) -> Plan {
     let acts = (0..total).map(|_| act()).collect();
     let delay_ms = [2, 30, 400][rng.random_range(0..3)];
     let settles_slowly = !seed.is_multiple_of(3);
-    Plan { seed, founders, delay_ms, chunk_bytes: 300, watched: true, settles_slowly, acts, ..Plan::default() }
+    let tuning = units_in_looks(seed);
+    Plan { seed, founders, delay_ms, chunk_bytes: 300, tuning, watched: true, settles_slowly, acts, ..Plan::default() }
 }
 
 /// As many ended births as replicas keep by themselves.
@@ -208,7 +215,8 @@ pub fn lossy_plan(seed: u64) -> Plan {
     let acts = acts.collect();
     let (delay_ms, kept_births) = ([2, 30, 400][rng.random_range(0..3)], [0, 0, 1, 2][rng.random_range(0..4)]);
     let settles_slowly = !seed.is_multiple_of(3);
-    Plan { seed, founders, delay_ms, chunk_bytes: 300, kept_births, settles_slowly, acts, ..Plan::default() }
+    let tuning = units_in_looks(seed);
+    Plan { seed, founders, delay_ms, chunk_bytes: 300, tuning, kept_births, settles_slowly, acts, ..Plan::default() }
 }
 
 /// The schedule that a seed stands for.
