@@ -58,7 +58,8 @@ impl Unit {
                 None => Window::new(replica.state.recorded(Keyspace::Client, &key).map(|recorded| recorded.live)),
             };
             let here: BTreeSet<Dot> = window.versions().iter().map(|version| version.dot).collect();
-            let is_news = |version: &Version| !replica.origins.vector.contains(version.dot) && !here.contains(&version.dot);
+            let is_news =
+                |version: &Version| !replica.origins.vector.contains(version.dot) && !here.contains(&version.dot);
             versions.into_iter().filter(is_news).for_each(|version| window.add(version));
             let merged = self.preparing.foresee(key, &window);
             left = left.saturating_sub(if merged { MERGE } else { 1 });

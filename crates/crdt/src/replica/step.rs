@@ -273,7 +273,10 @@ impl Replica {
             Keyspace::System => None,
         };
         let merged = || window.outcome(&rules, change.keyspace, &change.key);
-        debug_assert!(foreseen.as_ref().is_none_or(|foreseen| *foreseen == merged()), "a merge made ahead is another one");
+        debug_assert!(
+            foreseen.as_ref().is_none_or(|foreseen| *foreseen == merged()),
+            "a merge made ahead is another one"
+        );
         let outcome = foreseen.unwrap_or_else(merged);
         let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
         let key_step = match self.revives(turn, change, before.as_ref(), &outcome) {
