@@ -2,7 +2,8 @@
 
 use eddy_crdt::{Command, Input};
 
-use crate::support::build::{id, put};
+use super::stories::install;
+use crate::support::build::{add, id, identity, put};
 use crate::support::world::World;
 
 /// Keys that were written while one was away.
@@ -76,4 +77,19 @@ fn a_start_in_the_middle_of_it_ends_the_same() {
     world.restart(0).unwrap();
     settle(&mut world);
     assert_eq!(world.nodes[0].replica.log_len(), 0);
+}
+
+/// Its snapshot tells what waits as entries, and what is settled as keys.
+#[test]
+fn one_that_joins_in_the_middle_of_it_has_the_same() {
+    let mut world = removed(None);
+    world.tell_acks(1, 0);
+    world.run(0, add(3)).unwrap();
+    let joined = install(&mut world, 0, identity(3, 1), 1 << 20, None);
+    world.nodes.push(joined);
+    // It has announced its space.
+    world.tell(3, 0, usize::MAX).unwrap();
+    let first = &world.nodes[0].replica;
+    assert!(!first.windows().unwrap().is_empty() && first.windows_len() < KEYS + KEYS / 2);
+    assert_eq!(world.nodes[3].replica.state_hash(), first.state_hash());
 }
