@@ -84,7 +84,7 @@ impl Pair {
         let (from, count) = (self.ids[1 - at], entries.len());
         let since = Instant::now();
         let births = [self.replicas[1 - at].identity().birth].into();
-        let effects = self.replicas[at].handle(NOW, Input::Entries { from, births, entries, together: false });
+        let effects = self.replicas[at].handle(NOW, Input::Entries { from, births, entries, together: None });
         let took = since.elapsed();
         assert_eq!(effects.commits.len(), count, "an entry was not applied");
         took

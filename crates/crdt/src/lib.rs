@@ -41,6 +41,7 @@ pub use replica::Replica;
 pub use replica::backup::{BackupCursor, BackupMoved, BackupPoint, StoredVersion, VersionAt};
 pub use replica::log::{Log, Logged};
 pub use replica::marks::{Ack, Mark, Marks, Statement, Upto};
+pub use replica::prepared::Prepared;
 pub use replica::query::BelowFloor;
 
 pub use replica::sweep::Sweep;

@@ -113,7 +113,7 @@ fn entries_of_others_are_refused_as_well_when_the_last_space_is_full() {
     let entries = other.entries_for(replica.vector(), other.vector(), usize::MAX).expect("a log");
     let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
     let (births, before) = ([other.identity().birth].into(), replica.vector().clone());
-    let effects = replica.handle(Now::default(), Input::Entries { from: OTHER, births, entries, together: false });
+    let effects = replica.handle(Now::default(), Input::Entries { from: OTHER, births, entries, together: None });
     assert_eq!(effects.notices, [Notice::SpacesExhausted]);
     assert_eq!((replica.vector(), replica.revision().space()), (&before, space));
 }

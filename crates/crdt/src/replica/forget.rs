@@ -15,6 +15,7 @@
 //! A member's newest ended births are kept all the same (`Membership::kept_births`).
 
 use crate::replica::Replica;
+use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
 use crate::store::system::AnnouncedBirth;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
@@ -83,9 +84,8 @@ impl Replica {
         self.origins.others.retain(|origin, _| origin.replica != member || origin.birth >= before);
         self.membership.acks.raise(fence);
         if let Some(replication) = &mut self.replication {
-            for vector in [&mut replication.base, &mut replication.floor, &mut replication.looked_upto] {
-                vector.raise(fence);
-            }
+            let Replication { base, floor, looked_upto, settled_upto, .. } = replication;
+            [base, floor, looked_upto, settled_upto].into_iter().for_each(|vector| vector.raise(fence));
             replication.begins.retain(|origin, _| origin.replica != member || origin.birth >= before);
         }
     }

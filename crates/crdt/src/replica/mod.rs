@@ -14,6 +14,8 @@ pub(crate) mod marks;
 pub(crate) mod members;
 mod membership;
 pub(crate) mod origins;
+pub(crate) mod prepare;
+pub(crate) mod prepared;
 pub(crate) mod query;
 mod rebirth;
 pub(crate) mod remote;
@@ -40,7 +42,7 @@ use crate::replica::journal::Journal;
 use crate::replica::marks::Marks;
 use crate::replica::members::Membership;
 use crate::replica::origins::Origins;
-use crate::replica::replication::Replication;
+use crate::replica::replication::{Replication, SETTLE_PACE};
 use crate::replica::told::Told;
 use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
 use crate::store::state::State;
@@ -105,6 +107,8 @@ pub struct Replica {
     pub(crate) merges: VecDeque<MergeReport>,
     /// The losses that were told.
     pub(crate) told: Told,
+    /// About how much is settled in one turn.
+    pub(crate) settle_pace: usize,
 }
 
 impl Replica {
@@ -128,6 +132,7 @@ impl Replica {
             marks: Marks::default(),
             merges: VecDeque::new(),
             told: Told::default(),
+            settle_pace: SETTLE_PACE,
         }
     }
 
@@ -168,6 +173,8 @@ impl Replica {
         if hold_until_ms.is_some_and(|until_ms| turn.now.mono_ms >= until_ms) {
             // What waited for the hold is settled now, without another acknowledgement.
             self.release_hold(turn);
+        } else if self.replication.as_ref().is_some_and(|replication| !replication.is_settled()) {
+            self.advance(turn);
         }
     }
 

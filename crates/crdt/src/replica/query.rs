@@ -208,10 +208,13 @@ impl Replica {
     }
 
     /// When the next [`Input::Tick`](crate::Input::Tick) has something to do, milliseconds of the monotonic clock. Then
-    /// a lease runs out, or a hold for a reader of a snapshot is over.
+    /// a lease runs out, a hold for a reader of a snapshot is over, or there is more to settle than one turn does.
     pub fn next_tick_ms(&self) -> Option<u64> {
-        let hold = self.replication.as_ref().and_then(|replication| replication.hold_until_ms);
-        self.next_lease_deadline_ms().into_iter().chain(hold).min()
+        let replication = self.replication.as_ref();
+        let hold = replication.and_then(|replication| replication.hold_until_ms);
+        let settles =
+            replication.is_some_and(|replication| replication.hold_until_ms.is_none() && !replication.is_settled());
+        self.next_lease_deadline_ms().into_iter().chain(hold).chain(settles.then_some(0)).min()
     }
 
     /// When the next lease runs out, milliseconds of the monotonic clock.

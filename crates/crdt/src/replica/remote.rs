@@ -7,6 +7,7 @@ use crate::entry::{Change, ChangeKind, Entry};
 use crate::merge::rules::{Rules, UnknownRules};
 use crate::replica::Replica;
 use crate::replica::origins::OriginState;
+use crate::replica::prepared::Prepared;
 use crate::replica::turn::Turn;
 use crate::store::system::SystemKey;
 use crate::words::clock::{CLOCK_DRAG_MAX_MS, Stamp};
@@ -36,7 +37,7 @@ impl Replica {
         from: ReplicaId,
         births: &[Birth],
         mut entries: Vec<Entry>,
-        together: bool,
+        together: Option<Prepared>,
     ) {
         if self.membership.members.is_removed(from) {
             turn.effects.notices.push(Notice::NotAMember { member: from, from });
@@ -47,14 +48,14 @@ impl Replica {
         }
         let is_system = |entry: &Entry| entry.changes.iter().any(|change| change.keyspace == Keyspace::System);
         let mut system = false;
-        if together {
+        if let Some(prepared) = together {
             entries.retain(|entry| !self.origins.vector.contains(entry.head.dot));
             match self.admit_together(from, &entries) {
                 _ if entries.is_empty() => {}
                 Ok(()) if self.leave_full_space(turn).is_err() => {}
                 Ok(()) => {
                     system = entries.iter().any(is_system);
-                    self.apply_together(turn, entries);
+                    self.apply_together(turn, entries, prepared);
                     self.write_revived(turn);
                 }
                 Err(notice) => turn.effects.notices.push(notice),

@@ -9,6 +9,9 @@ use crate::words::id::Origin;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
 
+/// About how much is settled in one turn: so many keys of which nothing is unsettled any more.
+pub(crate) const SETTLE_PACE: usize = 1024;
+
 /// What is kept for the sake of other members.
 #[derive(Debug, Default)]
 pub(crate) struct Replication {
@@ -24,6 +27,12 @@ pub(crate) struct Replication {
     pub(crate) windows: Windows,
     /// Keys with versions under the floor that could not be settled yet.
     pub(crate) lingering: BTreeSet<(Keyspace, Key)>,
+    /// Such keys that are to be looked at again: the floor has risen since.
+    pub(crate) to_settle: BTreeSet<(Keyspace, Key)>,
+    /// Up to which entries it was settled what the floor lets settle.
+    pub(crate) settled_upto: VersionVector,
+    /// Whether entries are left in the log that may go, because one turn had taken out enough.
+    pub(crate) may_shorten: bool,
     /// Up to which entries it was looked what they let leave.
     pub(crate) looked_upto: VersionVector,
     /// Until when nothing is settled, by the monotonic clock: a peer reads a snapshot.
@@ -35,7 +44,8 @@ impl Replication {
     pub(crate) fn after(own: Origin, origins: &Origins) -> Self {
         let mut begins = origins.others.clone();
         begins.insert(own, origins.own.clone());
-        Self { base: origins.vector.clone(), floor: origins.vector.clone(), begins, ..Self::default() }
+        let all = || origins.vector.clone();
+        Self { base: all(), floor: all(), settled_upto: all(), begins, ..Self::default() }
     }
 
     /// Whether a record must stay whole, or the change in it that is the base of a window must.

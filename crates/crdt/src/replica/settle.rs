@@ -1,21 +1,25 @@
 //! Settling: when all members are known to have something, what was kept for its sake is let go.
+//!
+//! The floor moves at once, however far. What lies under it is settled in slices, one in each turn, so that clients do not
+//! wait when a member comes back, or one that was away for days is removed. Until its turn comes, a version under the floor
+//! is like one that something concurrent still holds in its window.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::entry::OriginHead;
+use crate::entry::{Change, OriginHead};
 use crate::merge::book::RuleBook;
 use crate::replica::Replica;
 use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
-use crate::words::id::{Dot, Origin};
+use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
 
-/// That the floor has grown at an origin: from a `seq`, to another.
-type Growth = (Origin, u64, u64);
+/// As so many of these counts a key of which versions stay: its base may take a merge.
+const KEPT_WINDOW: usize = 16;
 
 impl Replica {
     /// Takes note of what members have on disk.
@@ -63,16 +67,12 @@ impl Replica {
             return;
         }
         let reached = self.membership.floor();
-        let grown: Vec<Growth> = reached
-            .iter()
-            .map(|dot| (dot.origin, replication.floor.get(dot.origin), dot.seq))
-            .filter(|(_, before, after)| before < after)
-            .collect();
-        if !grown.is_empty() {
-            replication.floor.merge(&reached);
+        if reached.iter().any(|dot| !replication.floor.contains(dot)) {
+            replication.rise(&reached);
             turn.effects.head_changed = true;
-            self.settle(&grown);
         }
+        // The head says where the log begins, and is on disk before the records of what left it are shortened.
+        turn.effects.head_changed |= self.settle(self.settle_pace);
         self.forget_births(turn, &reached);
         let is_logged = self.replication.as_ref().is_some_and(|replication| !replication.log.is_empty());
         if !is_logged && self.membership.counting() == [self.identity.replica] {
@@ -81,23 +81,38 @@ impl Replica {
         }
     }
 
-    /// Settles all that lies under the floor, whatever was settled before.
-    pub(crate) fn settle_all(&mut self) {
-        let floor = self.replication.as_ref().map(|replication| replication.floor.clone()).unwrap_or_default();
-        let grown: Vec<Growth> = floor.iter().map(|dot| (dot.origin, 0, dot.seq)).collect();
-        self.settle(&grown);
+    /// How much is settled in one turn from now on. Only tests need another number than the usual one.
+    pub fn settle_by(&mut self, pace: usize) {
+        self.settle_pace = pace.max(1);
     }
 
-    fn settle(&mut self, grown: &[Growth]) {
-        let Some(replication) = &mut self.replication else { return };
-        let mut released = replication.settle_windows(grown, &self.rules);
-        released.extend(replication.shorten_log());
+    /// Settles all that lies under the floor, whatever was settled before.
+    pub(crate) fn settle_all(&mut self) {
+        if let Some(replication) = &mut self.replication {
+            replication.settled_upto = VersionVector::default();
+            let floor = replication.floor.clone();
+            replication.rise(&floor);
+            self.settle(usize::MAX);
+        }
+    }
+
+    /// Settles about that much. Tells whether the log begins elsewhere now.
+    fn settle(&mut self, pace: usize) -> bool {
+        let Some(replication) = &mut self.replication else { return false };
+        if replication.is_settled() {
+            return false;
+        }
+        let mut released = replication.settle_windows(pace, &self.rules);
+        let left_log = replication.shorten_log(pace);
+        let is_shorter = !left_log.is_empty();
+        released.extend(left_log);
         // The record is no longer kept for peers: its dead changes may go.
         for number in released {
             if !replication.retains(number) && self.journal.held.remove(&number) {
                 self.state.dead.change(number);
             }
         }
+        is_shorter
     }
 
     /// Whether a record must stay whole, or the change in it that is the base of a window must.
@@ -133,40 +148,76 @@ impl Replica {
 }
 
 impl Replication {
-    /// Settles the windows of keys that entries under the floor have changed. Tells the records that no window rests on any
-    /// more.
-    fn settle_windows(&mut self, grown: &[Growth], book: &RuleBook) -> Vec<u64> {
-        let mut touched: BTreeSet<(Keyspace, Key)> = std::mem::take(&mut self.lingering);
-        for (origin, before, after) in grown {
-            let covered = self.log.of(*origin, before + 1).take_while(|logged| logged.entry.head.dot.seq <= *after);
-            for change in covered.flat_map(|logged| &logged.entry.changes) {
-                touched.insert((change.keyspace, change.key.clone()));
-            }
+    /// The floor is at least that from now on.
+    fn rise(&mut self, floor: &VersionVector) {
+        self.floor.merge(floor);
+        self.to_settle.append(&mut self.lingering);
+        self.may_shorten = true;
+    }
+
+    /// Whether all is settled that the floor lets settle.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.may_shorten && self.to_settle.is_empty() && self.floor.iter().all(|dot| self.settled_upto.contains(dot))
+    }
+
+    /// Settles the windows of keys that entries under the floor have changed, about as many as `pace`. Tells the records
+    /// that no window rests on any more.
+    fn settle_windows(&mut self, pace: usize, book: &RuleBook) -> Vec<u64> {
+        let (mut left, mut released) = (pace, vec![]);
+        while left > 0
+            && let Some((keyspace, key)) = self.to_settle.pop_first()
+        {
+            left = left.saturating_sub(self.settle_window(keyspace, &key, book, &mut released));
         }
-        let mut released = vec![];
-        for (keyspace, key) in touched {
-            let (record, lingers) = self.windows.settle(keyspace, &key, &self.floor, book);
-            released.extend(record);
-            if lingers {
-                self.lingering.insert((keyspace, key));
+        let mut seen: BTreeSet<(Keyspace, Key)> = BTreeSet::new();
+        for top in self.floor.clone().iter() {
+            while left > 0 && !self.settled_upto.contains(top) {
+                let from = self.settled_upto.get(top.origin).saturating_add(1);
+                let next = self.log.of(top.origin, from).next().filter(|logged| logged.entry.head.dot.seq <= top.seq);
+                let Some(entry) = next.map(|logged| Arc::clone(&logged.entry)) else {
+                    self.settled_upto.advance(top);
+                    break;
+                };
+                for change in &entry.changes {
+                    let is_new = seen.insert((change.keyspace, change.key.clone()));
+                    let cost = match is_new {
+                        true => self.settle_window(change.keyspace, &change.key, book, &mut released),
+                        false => 1,
+                    };
+                    left = left.saturating_sub(cost);
+                }
+                self.settled_upto.advance(entry.head.dot);
             }
         }
         released
     }
 
-    /// Takes the oldest entries of each origin out of the log, as far as all that they did is settled. Tells their records.
-    fn shorten_log(&mut self) -> Vec<u64> {
+    /// Settles one window. Tells what that counts for.
+    fn settle_window(&mut self, keyspace: Keyspace, key: &Key, book: &RuleBook, released: &mut Vec<u64>) -> usize {
+        let (record, lingers) = self.windows.settle(keyspace, key, &self.floor, book);
+        released.extend(record);
+        if lingers {
+            self.lingering.insert((keyspace, key.clone()));
+        }
+        if self.windows.get(keyspace, key).is_some() { KEPT_WINDOW } else { 1 }
+    }
+
+    /// Takes the oldest entries of each origin out of the log, as far as all that they did is settled; at most so many. Tells
+    /// their records.
+    fn shorten_log(&mut self, pace: usize) -> Vec<u64> {
         let mut released = vec![];
-        for Dot { origin, seq: upto } in self.floor.iter() {
-            while let Some(oldest) = self.log.oldest(origin) {
+        for Dot { origin, seq: upto } in self.settled_upto.iter() {
+            while released.len() < pace
+                && let Some(oldest) = self.log.oldest(origin)
+            {
                 let dot = oldest.entry.head.dot;
-                let is_unsettled = || {
-                    oldest.entry.changes.iter().any(|change| {
-                        self.lingering.contains(&(change.keyspace, change.key.clone()))
-                            && self.windows.holds(change.keyspace, &change.key, dot)
-                    })
+                let waits = |change: &Change| {
+                    let key = (change.keyspace, change.key.clone());
+                    (self.lingering.contains(&key) || self.to_settle.contains(&key))
+                        && self.windows.holds(change.keyspace, &change.key, dot)
                 };
-                if dot.seq > upto || (!self.lingering.is_empty() && is_unsettled()) {
+                let some_wait = !self.lingering.is_empty() || !self.to_settle.is_empty();
+                if dot.seq > upto || (some_wait && oldest.entry.changes.iter().any(waits)) {
                     break;
                 }
                 let Some(logged) = self.log.pop(origin) else { break };
@@ -175,6 +226,7 @@ impl Replication {
                 released.push(logged.number);
             }
         }
+        self.may_shorten = released.len() >= pace;
         released
     }
 }

@@ -17,6 +17,7 @@ use crate::merge::rules::Rules;
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::log::Logged;
+use crate::replica::prepared::Prepared;
 use crate::replica::turn::Turn;
 use crate::store::history::ChangedKeys;
 use crate::store::state::Position;
@@ -154,6 +155,8 @@ struct Step {
     keys: SmallVec<[Place; 1]>,
     /// Where a key stands in `keys`; kept from the second entry on.
     index: BTreeMap<Key, usize>,
+    /// Merges that were made ahead.
+    prepared: Prepared,
     /// Which record holds what a system key became.
     system: BTreeMap<Key, Option<u64>>,
 }
@@ -200,8 +203,8 @@ impl Replica {
     }
 
     /// Applies entries as one step.
-    pub(crate) fn apply_together(&mut self, turn: &mut Turn, entries: Vec<Entry>) {
-        let mut step = Step::default();
+    pub(crate) fn apply_together(&mut self, turn: &mut Turn, entries: Vec<Entry>, prepared: Prepared) {
+        let mut step = Step { prepared, ..Step::default() };
         let together = entries.len() > 1;
         for entry in entries {
             self.take(turn, &mut step, entry, &[], together);
@@ -265,7 +268,16 @@ impl Replica {
         let before = self.state.recorded(change.keyspace, &change.key);
         let rules = Arc::clone(&self.rules);
         let window = &self.window(change.keyspace, &change.key)?.window;
-        let outcome = window.outcome(&rules, change.keyspace, &change.key);
+        let foreseen = match change.keyspace {
+            Keyspace::Client => step.prepared.outcome(&rules, &change.key, window).cloned(),
+            Keyspace::System => None,
+        };
+        let merged = || window.outcome(&rules, change.keyspace, &change.key);
+        debug_assert!(
+            foreseen.as_ref().is_none_or(|foreseen| *foreseen == merged()),
+            "a merge made ahead is another one"
+        );
+        let outcome = foreseen.unwrap_or_else(merged);
         let (before, number_before) = before.map(|before| (before.live, before.number)).unzip();
         let key_step = match self.revives(turn, change, before.as_ref(), &outcome) {
             true => KeyStep::Nothing,

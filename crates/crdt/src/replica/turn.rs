@@ -11,6 +11,7 @@ use crate::command::op::{Command, Refusal, Reply};
 use crate::command::tally::Tally;
 use crate::entry::Entry;
 use crate::replica::marks::Ack;
+use crate::replica::prepared::Prepared;
 use crate::words::clock::Now;
 use crate::words::id::{Birth, ReplicaId};
 use crate::words::key::{Key, Keyspace};
@@ -35,9 +36,9 @@ pub enum Input {
         births: Arc<[Birth]>,
         /// The entries.
         entries: Vec<Entry>,
-        /// Whether they are one step: all or none of them are applied, and clients see them at once. What one of them
-        /// depends on may come behind it then.
-        together: bool,
+        /// With what was prepared for it, where they are one step: all or none of them are applied, and clients see them
+        /// at once. What one of them depends on may come behind it then.
+        together: Option<Prepared>,
     },
     /// What members have on disk.
     Acks {

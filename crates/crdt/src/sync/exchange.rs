@@ -37,6 +37,8 @@ pub struct Tuning {
     pub clock_tolerance_ms: u64,
     /// How many bytes of encoded entries are kept for peers that are a little behind.
     pub cache_bytes: usize,
+    /// How many keys of a unit are prepared in one look at the replica. One that takes a merge counts for several.
+    pub prepared_keys: usize,
 }
 
 impl Default for Tuning {
@@ -56,6 +58,7 @@ impl Default for Tuning {
             hash_interval_ms: 1_000,
             clock_tolerance_ms: 10_000,
             cache_bytes: 8 << 20,
+            prepared_keys: 256,
         }
     }
 }

@@ -55,7 +55,8 @@ pub struct Hello {
     pub vector: VersionVector,
     /// Chain hashes of origins: at its vector and some further back.
     pub chains: Vec<(Dot, Chain)>,
-    /// What it cannot send the entries of any more, because every member was known to have them.
+    /// What every member is known to have: it cannot send all of these entries any more, and takes none that do not depend
+    /// on them.
     pub begins: VersionVector,
     /// Whether it has nothing yet.
     pub empty: bool,

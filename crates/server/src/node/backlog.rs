@@ -76,7 +76,7 @@ enum Rest {
 impl Handed {
     pub(super) fn new(input: Input, told: oneshot::Sender<Result<bool, NodeError>>) -> Self {
         let rest = match input {
-            Input::Entries { from, births, entries, together: false } => {
+            Input::Entries { from, births, entries, together: None } => {
                 Rest::Entries { from, births, entries: entries.into_iter() }
             }
             input => Rest::Whole(Some(input)),
@@ -91,7 +91,7 @@ impl Handed {
             Rest::Entries { from, births, entries } => {
                 let slice: Vec<Entry> = entries.take(SLICE).collect();
                 let (from, births) = (*from, Arc::clone(births));
-                (!slice.is_empty()).then_some(Input::Entries { from, births, entries: slice, together: false })
+                (!slice.is_empty()).then_some(Input::Entries { from, births, entries: slice, together: None })
             }
         }
     }

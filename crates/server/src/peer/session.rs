@@ -251,8 +251,8 @@ impl Talk<'_> {
         self.last_look = Instant::now();
         let on_disk = durable.borrow_and_update().clone();
         let bytes = self.poll(&on_disk)?;
-        self.next_look = if bytes >= POLL_BYTES {
-            // There is more to send than one look collects.
+        self.next_look = if bytes >= POLL_BYTES || self.session.lock().prepares() {
+            // There is more to send than one look collects, or more to prepare.
             self.last_look
         } else {
             let earliest = self.last_look + self.peers.sync_interval;

@@ -212,7 +212,9 @@ pub(super) fn restore(
     replica.told = Told::before(head.vector.clone());
     replica.origins.vector = head.vector;
     replica.membership.acks = Acks::restored(head.acks);
-    kept.floor = head.floor;
+    (kept.floor, kept.settled_upto) = (head.floor.clone(), head.floor);
+    // The process may have stopped before all that was settled was taken out of it.
+    kept.may_shorten = true;
     let alone = replica.membership.members.is_empty() || replica.membership.counting() == [own.replica];
     replica.replication = (!alone || !kept.log.is_empty()).then_some(kept);
     Ok(())

@@ -158,7 +158,7 @@ impl Session {
             round.effects.messages.push(Message::TooFarBehind { begins: had.clone() });
             round.effects.events.push(SessionEvent::PeerNeedsSnapshot(member));
             self.enter(Stage::Snapshot);
-        } else if !hello.vector.covers(replica.log_base()) {
+        } else if !hello.vector.covers(replica.floor()) {
             round.effects.events.push(SessionEvent::PeerNeedsSnapshot(member));
             self.enter(Stage::Snapshot);
         } else {

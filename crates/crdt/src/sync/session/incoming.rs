@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::entry::{ChangeKind, Entry};
 use crate::replica::Replica;
 use crate::replica::marks::{Ack, Statement};
+use crate::replica::prepare::Unit;
 use crate::sync::delta;
 use crate::sync::entry_wire::{Received, Unresolved};
 use crate::sync::exchange::Tuning;
@@ -65,7 +66,12 @@ pub(super) struct UnitReceived {
     pub(super) last: Option<u32>,
     /// Whether another one follows.
     pub(super) more: bool,
+    /// Parts before which one is missing.
     pub(super) parts: BTreeMap<u32, Vec<Received>>,
+    /// The entries of all parts before these, their deltas resolved.
+    pub(super) entries: Vec<Entry>,
+    /// Their values: one can be the base of another one that comes later.
+    pub(super) values: HashMap<u128, Bytes>,
     pub(super) bytes: usize,
 }
 
@@ -74,7 +80,8 @@ const UNIT_BYTES_MAX: usize = 2 << 30;
 
 impl UnitReceived {
     fn new(first: u32) -> Self {
-        Self { first, last: None, more: false, parts: BTreeMap::new(), bytes: 0 }
+        let (parts, values) = (BTreeMap::new(), HashMap::new());
+        Self { first, last: None, more: false, parts, entries: vec![], values, bytes: 0 }
     }
 
     /// Whether all of it is here, where all messages up to that number are. Acknowledgements come between its parts.
@@ -100,6 +107,8 @@ pub(super) struct Incoming {
     pub(super) recent: Recent,
     /// The unit that is on its way.
     pub(super) unit: Option<UnitReceived>,
+    /// One that has arrived whole and is being prepared.
+    pub(super) preparing: Option<Unit>,
     /// When the peer was asked for a unit that has not arrived whole, or when a part of it arrived last; milliseconds of the
     /// monotonic clock.
     pub(super) unit_ms: Option<u64>,
@@ -174,6 +183,9 @@ impl Incoming {
 
     /// When the patience with what is missing ends, milliseconds of the monotonic clock.
     pub(super) fn next_ms(&self, patience_ms: u64) -> Option<u64> {
+        if self.preparing.is_some() {
+            return Some(0);
+        }
         let since = [self.parked_ms, self.later_ms, self.unit_ms].into_iter().flatten().min()?;
         Some(since.saturating_add(patience_ms))
     }
@@ -264,7 +276,8 @@ impl Incoming {
         if unit.bytes > UNIT_BYTES_MAX { Err(DecodeError::TooLong(unit.bytes)) } else { Ok(()) }
     }
 
-    /// Takes a unit that has arrived whole, and resolves its deltas. Entries that are known are left out.
+    /// Resolves the deltas of a unit as far as it has arrived, and takes it once it has arrived whole. Entries that are known
+    /// are left out.
     ///
     /// # Errors
     /// When a delta is damaged.
@@ -274,42 +287,40 @@ impl Incoming {
         now: Now,
         tally: &mut SessionTally,
     ) -> Result<Option<Taken>, DecodeError> {
-        let number = self.number;
-        let Some(unit) = self.unit.take_if(|unit| unit.is_whole(number)) else { return Ok(None) };
+        let Some(mut unit) = self.unit.take_if(|_| self.preparing.is_none()) else { return Ok(None) };
+        while let Some(part) = unit.parts.first_entry().filter(|part| *part.key() <= self.number) {
+            for entry in part.remove() {
+                if self.known(replica, entry.head.dot) {
+                    tally.duplicates += 1;
+                    continue;
+                }
+                let find = |keyspace, key: &Key, hash| {
+                    let here = unit.values.get(&hash).or_else(|| self.recent.values.get(&hash)).cloned();
+                    here.or_else(|| replica.value_by_hash(keyspace, key, hash))
+                };
+                let entry = match entry.resolve(find) {
+                    Ok(entry) => entry,
+                    Err(Unresolved::NoBase) => return Ok(Some(Taken { entries: vec![], no_base: true })),
+                    Err(Unresolved::Damaged(error)) => return Err(DecodeError::Delta(error)),
+                };
+                for change in &entry.changes {
+                    if let ChangeKind::Put { value, .. } = &change.kind {
+                        unit.values.insert(delta::hash(value), value.clone());
+                    }
+                }
+                unit.entries.push(entry);
+            }
+        }
+        if !unit.is_whole(self.number) {
+            self.unit = Some(unit);
+            return Ok(None);
+        }
         self.unit_ms = unit.more.then_some(now.mono_ms);
-        let mut taken = Taken { entries: vec![], no_base: false };
-        // A value can be the base of one that comes later in the same unit.
-        let mut values: HashMap<u128, Bytes> = HashMap::new();
-        for entry in unit.parts.into_values().flatten() {
-            let dot = entry.head.dot;
-            if self.known(replica, dot) {
-                tally.duplicates += 1;
-                continue;
-            }
-            let recent = &self.recent.values;
-            let find = |keyspace, key: &Key, hash| {
-                let here = values.get(&hash).or_else(|| recent.get(&hash)).cloned();
-                here.or_else(|| replica.value_by_hash(keyspace, key, hash))
-            };
-            let entry = match entry.resolve(find) {
-                Ok(entry) => entry,
-                Err(Unresolved::NoBase) => {
-                    taken.no_base = true;
-                    return Ok(Some(taken));
-                }
-                Err(Unresolved::Damaged(error)) => return Err(DecodeError::Delta(error)),
-            };
-            for change in &entry.changes {
-                if let ChangeKind::Put { value, .. } = &change.kind {
-                    values.insert(delta::hash(value), value.clone());
-                }
-            }
-            taken.entries.push(entry);
-        }
-        for entry in &taken.entries {
-            self.handed.advance(entry.head.dot);
-        }
-        Ok(Some(taken))
+        let mut entries = unit.entries;
+        let arrived = entries.len();
+        entries.retain(|entry| !self.known(replica, entry.head.dot));
+        tally.duplicates += (arrived - entries.len()) as u64;
+        Ok(Some(Taken { entries, no_base: false }))
     }
 
     /// Whether all that the entry depends on is here.

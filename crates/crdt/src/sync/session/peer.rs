@@ -57,7 +57,7 @@ pub(super) fn hello(replica: &Replica, durable: &VersionVector) -> Hello {
         birth: identity.birth,
         vector: durable.clone(),
         chains: chains.take(CHAINS_MAX).collect(),
-        begins: replica.log_base().clone(),
+        begins: replica.floor().clone(),
         empty: durable.is_empty(),
         doubtful: replica.membership.past == Past::Doubtful,
         revision: replica.revision(),
@@ -81,7 +81,7 @@ pub(super) struct Peer {
     /// The birth, and those under which entries of it were known when it was greeted.
     pub(super) births: Arc<[Birth]>,
     pub(super) revision: Revision,
-    /// Where its log began when it was greeted: it cannot send entries before that.
+    /// What it knew all to have when it was greeted: who lacks that cannot go on from where it is.
     pub(super) begins: VersionVector,
 }
 

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use crate::entry::Entry;
 use crate::replica::Replica;
 use crate::replica::marks::{Ack, Statement};
+use crate::replica::prepare::Unit;
+use crate::replica::prepared::Prepared;
 use crate::replica::remote::unknown_rules;
 use crate::replica::turn::Input;
 use crate::sync::entry_wire;
@@ -131,24 +133,35 @@ impl Session {
     /// Gives a unit to the replica that has arrived whole.
     pub(super) fn take_unit(&mut self, round: &mut Round<'_>, peer: &Peer) -> Result<(), SyncError> {
         let (replica, now) = (round.replica, round.now);
-        let Some(Taken { entries, no_base }) = self.incoming.take_unit(replica, now, &mut self.tally)? else {
-            return Ok(());
-        };
-        if no_base {
-            self.tally.missing_bases += 1;
-            round.effects.messages.push(self.ask_again(replica, now, true));
-            return Ok(());
+        if let Some(Taken { entries, no_base }) = self.incoming.take_unit(replica, now, &mut self.tally)? {
+            if no_base {
+                self.tally.missing_bases += 1;
+                round.effects.messages.push(self.ask_again(replica, now, true));
+                return Ok(());
+            }
+            self.incoming.preparing = Some(Unit::new(replica, entries));
         }
-        self.hand_over(round, peer, entries, true)
+        let Some(unit) = &mut self.incoming.preparing else { return Ok(()) };
+        self.turn.iter().for_each(|turn| turn.touch(now));
+        let is_done = unit.go_on(replica, self.exchange.tuning().prepared_keys);
+        let Some(unit) = self.incoming.preparing.take_if(|_| is_done) else { return Ok(()) };
+        let (entries, prepared) = unit.done();
+        entries.iter().for_each(|entry| self.incoming.handed.advance(entry.head.dot));
+        self.hand_over(round, peer, entries, Some(prepared))
     }
 
-    /// Gives entries to the replica; `together` as one step.
+    /// Whether a unit is being prepared. Then the next look should come at once, after others had a turn.
+    pub fn prepares(&self) -> bool {
+        self.stage == Stage::Open && self.incoming.preparing.is_some()
+    }
+
+    /// Gives entries to the replica; as one step where something was prepared for it.
     fn hand_over(
         &mut self,
         round: &mut Round<'_>,
         peer: &Peer,
         entries: Vec<Entry>,
-        together: bool,
+        together: Option<Prepared>,
     ) -> Result<(), SyncError> {
         self.tally.received_entries += entries.len() as u64;
         check_rules(round.replica, &entries)?;
@@ -172,7 +185,7 @@ impl Session {
             }
         } else if inc.unit_ms.is_some_and(|since| now.mono_ms >= since.saturating_add(patience_ms)) {
             round.effects.messages.push(self.ask_again(replica, now, false));
-        } else if inc.unit_ms.is_none() && replica.vector().covers(&inc.handed) {
+        } else if inc.unit_ms.is_none() && inc.preparing.is_none() && replica.vector().covers(&inc.handed) {
             self.turn = None;
         }
     }
@@ -184,11 +197,16 @@ impl Session {
         if inc.parked.is_empty() {
             return Ok(());
         }
+        if inc.preparing.is_some() {
+            // They come behind the unit.
+            inc.parked_ms = Some(now.mono_ms);
+            return Ok(());
+        }
         if replica.is_outlived(peer.member, &peer.births) {
             return Err(SyncError::Outlived(peer.member));
         }
         let Taken { entries, no_base } = inc.take_ready(replica, now, &mut self.tally)?;
-        self.hand_over(round, peer, entries, false)?;
+        self.hand_over(round, peer, entries, None)?;
         let patience_ms = self.exchange.tuning().patience_ms;
         let impatient = self.incoming.parked_ms.is_some_and(|since| now.mono_ms >= since.saturating_add(patience_ms));
         if no_base {
@@ -210,7 +228,7 @@ impl Session {
         inc.parked.clear();
         inc.parked_ms = None;
         inc.parked_bytes = 0;
-        inc.unit = None;
+        (inc.unit, inc.preparing) = (None, None);
         inc.unit_ms = Some(now.mono_ms);
         // The first time is no repetition.
         self.tally.again += u64::from(inc.epoch > 1);
@@ -301,7 +319,7 @@ impl Session {
         let (replica, durable, now) = (round.replica, round.durable, round.now);
         let theirs = self.outgoing.theirs();
         let had = replica.acks().get(&peer.origin());
-        let reachable = theirs.covers(replica.log_base())
+        let reachable = theirs.covers(replica.floor())
             && had.is_none_or(|had| theirs.covers(had))
             && replica.vector().covers(&peer.begins);
         let retry = match self.stage {

@@ -47,6 +47,7 @@ impl Session {
             || self.wish.is_some()
             || (self.incoming.epoch == 0 && self.asks_ms.is_none())
             || self.incoming.waits()
+            || self.prepares()
             || self.outgoing.has_news(own, durable, max_bytes)
     }
 

@@ -1,9 +1,11 @@
 //! A member that loses its disk again and again leaves nothing behind that grows.
 
-use eddy_crdt::{Input, Replica};
+use eddy_crdt::sync::SessionEvent;
+use eddy_crdt::{Input, Notice, Replica};
 
 use super::stories::install;
-use crate::support::build::{identity, put};
+use crate::support::build::{genesis, id, identity, put};
+use crate::support::node::Node;
 use crate::support::world::World;
 
 /// What births leave behind at a replica.
@@ -103,4 +105,29 @@ fn a_copy_from_before_what_is_forgotten_covers_less_than_what_is_there() {
         world.nodes[node].start_from(now, copy);
         assert!(!world.nodes[node].replica.vector().covers(&base));
     }
+}
+
+/// Two of three lose their disks at once; one founds again, and the other begins with what that has. The third has all
+/// that was known to be everywhere. Of that it still keeps entries, because something that is not everywhere was written
+/// beside them. It took the other for one that has all of that, and said of its writes that the floor forbids them (found
+/// by hot seed 3508).
+#[test]
+fn one_that_began_with_less_than_was_everywhere_begins_anew() {
+    let mut world = World::new(3);
+    world.run(0, put("k", "everywhere")).unwrap();
+    world.run(1, put("k", "at one")).unwrap();
+    for (from, to) in [(0, 1), (0, 2), (2, 1)] {
+        world.tell(from, to, usize::MAX).unwrap();
+        world.tell_acks(from, to);
+    }
+    let third = &world.nodes[1].replica;
+    assert!(third.floor().covers(world.nodes[0].replica.vector()) && !third.log_base().covers(third.floor()));
+    world.nodes[0] = Node::found(identity(0, 1_000), &genesis(3));
+    world.run(0, put("k", "again")).unwrap();
+    world.nodes[2] = install(&mut world, 0, identity(2, 2_000), usize::MAX, None);
+    world.run(2, put("other", "again")).unwrap();
+    let wire = world.connect(1, 2);
+    world.pass(1_000);
+    assert!(!world.nodes[1].notices.iter().any(Notice::is_refusal), "{:?}", world.nodes[1].notices);
+    assert_eq!(world.events(wire, 1).last(), Some(&SessionEvent::SnapshotNeeded { member: id(1) }));
 }

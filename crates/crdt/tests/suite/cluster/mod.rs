@@ -7,5 +7,6 @@ mod losses;
 mod random;
 mod reports;
 mod rules;
+mod slices;
 mod spaces;
 mod stories;

@@ -6,7 +6,7 @@ use eddy_crdt::sync::Tuning;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::nemesis::{Act, Plan};
+use super::nemesis::{Act, Plan, units_in_looks};
 use super::plots;
 
 /// What a schedule of absences has in it.
@@ -119,6 +119,16 @@ pub fn plan(seed: u64) -> Plan {
         let after_ms = [0, 100, 1_500, 4_000, if keeps { 20_000 } else { 4_000 }][absences.rng.random_range(0..5)];
         absences.push(after_ms, Act::Rest);
     }
-    let tuning = Tuning { batch_bytes, ..Tuning::default() };
-    Plan { seed, founders, delay_ms, chunk_bytes: 300, tuning, watched: true, acts: absences.acts, ..Plan::default() }
+    let tuning = Tuning { batch_bytes, ..units_in_looks(seed) };
+    Plan {
+        seed,
+        founders,
+        delay_ms,
+        chunk_bytes: 300,
+        tuning,
+        watched: true,
+        settles_slowly: !seed.is_multiple_of(3),
+        acts: absences.acts,
+        ..Plan::default()
+    }
 }

@@ -9,6 +9,7 @@ use eddy_crdt::sync::{Exchange, Tuning};
 use eddy_crdt::{Birth, Commit, Identity, Installer, Now, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use super::checks;
+use super::nemesis::Plan;
 use crate::support::build::{WALL_MS, id, identity};
 use crate::support::disk::{Disk, Image};
 use crate::support::shadow::Shadow;
@@ -90,6 +91,8 @@ pub struct Host {
     pub tuning: Tuning,
     /// How many ended births of each member its replica knows still.
     pub kept_births: usize,
+    /// How much its replica settles in a turn; `None`: as much as by itself.
+    pub settle_pace: Option<usize>,
     /// What clients have been told, since the last time it jumped.
     pub told: BTreeMap<Revision, Commit>,
     /// An older copy of the disk, with what its state was.
@@ -111,7 +114,7 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(place: usize, founder: bool, tuning: Tuning, kept_births: usize) -> Self {
+    pub fn new(place: usize, founder: bool, plan: &Plan) -> Self {
         Self {
             id: id(place),
             place,
@@ -122,8 +125,9 @@ impl Host {
             births: 0,
             founder,
             wall_off_ms: 0,
-            tuning,
-            kept_births,
+            tuning: plan.tuning,
+            kept_births: plan.kept_births,
+            settle_pace: plan.settle_pace(place),
             told: BTreeMap::new(),
             backup: None,
             expected: None,
@@ -200,6 +204,7 @@ impl Host {
     /// Runs that replica from now on.
     pub fn runs(&mut self, mut replica: Replica) {
         replica.keep_births(self.kept_births);
+        self.settle_pace.iter().for_each(|pace| replica.settle_by(*pace));
         let shadow = Shadow::of(&replica);
         let durable = Checkpoint::of(&replica, &shadow);
         self.life = Life::Up(Box::new(Up {

@@ -364,8 +364,7 @@ impl World {
         // Its operator starts it when it is told that it was added.
         self.flush_all(at)?;
         if place == self.hosts.len() {
-            let tuning = self.hosts[0].tuning;
-            self.hosts.push(Host::new(place, false, tuning, self.plan.kept_births));
+            self.hosts.push(Host::new(place, false, &self.plan));
             self.hosts[place].boots(self.ms);
             self.begin_fetching(place, None);
         }

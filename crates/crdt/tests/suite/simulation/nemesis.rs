@@ -102,6 +102,8 @@ pub struct Plan {
     pub rules: bool,
     /// How many ended births of each member are known still.
     pub kept_births: usize,
+    /// Whether some of the members settle very little in a turn.
+    pub settles_slowly: bool,
     /// After how many milliseconds what happens.
     pub acts: Vec<(u64, Act)>,
 }
@@ -119,9 +121,24 @@ impl Default for Plan {
             watched: false,
             rules: false,
             kept_births: KEPT_BIRTHS,
+            settles_slowly: false,
             acts: vec![],
         }
     }
+}
+
+impl Plan {
+    /// How much the member at that place settles in a turn; `None`: as much as by itself. Beside one that settles little there
+    /// is always one that settles all at once: they end in the same bytes.
+    pub fn settle_pace(&self, place: usize) -> Option<usize> {
+        (self.settles_slowly && !place.is_multiple_of(2)).then_some(1 + self.seed as usize % 4)
+    }
+}
+
+/// Sessions that prepare one key of a unit after the other, for every second seed: clients write meanwhile.
+pub fn units_in_looks(seed: u64) -> Tuning {
+    let by_itself = Tuning::default();
+    Tuning { prepared_keys: if seed.is_multiple_of(2) { by_itself.prepared_keys } else { 1 }, ..by_itself }
 }
 
 /// The schedule of few keys that a seed stands for: written everywhere, while links come and go and members are away. What
@@ -155,7 +172,9 @@ pub fn hot_plan(seed: u64) -> Plan {
     };
     let acts = (0..total).map(|_| act()).collect();
     let delay_ms = [2, 30, 400][rng.random_range(0..3)];
-    Plan { seed, founders, delay_ms, chunk_bytes: 300, watched: true, acts, ..Plan::default() }
+    let settles_slowly = !seed.is_multiple_of(3);
+    let tuning = units_in_looks(seed);
+    Plan { seed, founders, delay_ms, chunk_bytes: 300, tuning, watched: true, settles_slowly, acts, ..Plan::default() }
 }
 
 /// As many ended births as replicas keep by themselves.
@@ -195,7 +214,9 @@ pub fn lossy_plan(seed: u64) -> Plan {
     });
     let acts = acts.collect();
     let (delay_ms, kept_births) = ([2, 30, 400][rng.random_range(0..3)], [0, 0, 1, 2][rng.random_range(0..4)]);
-    Plan { seed, founders, delay_ms, chunk_bytes: 300, kept_births, acts, ..Plan::default() }
+    let settles_slowly = !seed.is_multiple_of(3);
+    let tuning = units_in_looks(seed);
+    Plan { seed, founders, delay_ms, chunk_bytes: 300, tuning, kept_births, settles_slowly, acts, ..Plan::default() }
 }
 
 /// The schedule that a seed stands for.

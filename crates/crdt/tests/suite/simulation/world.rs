@@ -107,7 +107,7 @@ impl World {
         if std::env::var_os("EDDY_SIM_TRACE").is_some() {
             println!("--- a run");
         }
-        let hosts = (0..plan.founders).map(|place| Host::new(place, true, plan.tuning, plan.kept_births)).collect();
+        let hosts = (0..plan.founders).map(|place| Host::new(place, true, plan)).collect();
         let mut world = Self {
             hosts,
             connections: BTreeMap::new(),

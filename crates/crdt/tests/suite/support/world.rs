@@ -1,7 +1,9 @@
 //! A world of replicas in which each step is decided: by hand, who tells whom; or by wires, on which time passes.
 
 use eddy_crdt::sync::{Exchange, Tuning};
-use eddy_crdt::{Ack, Command, Effects, Identity, Input, Now, Origin, Refusal, Replica, Reply, VersionVector};
+use eddy_crdt::{
+    Ack, Command, Effects, Identity, Input, Now, Origin, Prepared, Refusal, Replica, Reply, VersionVector,
+};
 
 use super::build::{WALL_MS, genesis, id, identity};
 use super::checks;
@@ -79,6 +81,7 @@ impl World {
         let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
         let (count, Identity { replica: from, birth, .. }) = (entries.len(), source.identity());
         let births = self.nodes[to].replica.births_of(from).chain([birth]).collect();
+        let together = together.then(Prepared::default);
         self.handle(to, Input::Entries { from, births, entries, together });
         Ok(count)
     }

@@ -64,7 +64,7 @@ fn corrupt(world: &mut World, keys: &[&str]) {
     });
     let entries = entries.collect();
     let births = [world.nodes[0].replica.identity().birth].into();
-    world.handle(1, Input::Entries { from: id(0), births, entries, together: false });
+    world.handle(1, Input::Entries { from: id(0), births, entries, together: None });
 }
 
 fn differing(keys: usize, damaged: &[&str]) -> Vec<SessionEvent> {
@@ -145,7 +145,7 @@ fn what_a_lost_disk_sent_is_not_taken_once_the_new_birth_is_known() {
         let before = to.vector().clone();
         let entries = from.entries_for(&before, from.vector(), 1 << 20).expect("above the floor");
         let entries = entries.iter().map(|entry| (**entry).clone()).collect();
-        world.handle(1, Input::Entries { from: id(0), births: births.into(), entries, together: false });
+        world.handle(1, Input::Entries { from: id(0), births: births.into(), entries, together: None });
         *world.nodes[1].replica.vector() != before
     };
     assert!(hand_over("1", &[own]), "its only birth");

@@ -281,3 +281,30 @@ fn both_sides_learn_whom_they_met() {
     world.cut();
     assert_eq!(world.nodes[0].exchange.links(), []);
 }
+
+/// What both wrote while they were apart is merged a key at a time before any of it shows. Clients write meanwhile, also to
+/// keys that are merged already.
+#[test]
+fn clients_write_while_a_unit_is_prepared() {
+    let mut world = World::tuned(2, Tuning { prepared_keys: 1, ..Tuning::default() });
+    let key = |n: usize| format!("key{n:02}");
+    for (node, n) in (0..20).flat_map(|n| [(0, n), (1, n)]) {
+        world.put(node, &key(n), format!("{node}"));
+    }
+    world.connect(0, 1);
+    while !world.wires[0].ends.iter().all(|end| end.session.prepares()) {
+        world.step();
+    }
+    let mut steps = 0;
+    while world.wires[0].ends[1].session.prepares() {
+        assert_eq!(world.nodes[1].get(&key(19)).as_deref(), Some("1"), "something shows before all is prepared");
+        world.put(1, &key(steps / 2), "meanwhile");
+        world.step();
+        steps += 1;
+    }
+    assert!(steps > 10, "{steps} steps");
+    world.converge();
+    let values = |node: usize| (0..20).map(|n| world.nodes[node].get(&key(n)).unwrap()).collect::<Vec<_>>();
+    assert_eq!(values(0), values(1));
+    assert!(values(0).iter().take(steps / 2).all(|value| value == "meanwhile"), "{:?}", values(0));
+}

@@ -189,6 +189,6 @@ pub(super) fn with_news(disk: &Disk, count: usize) -> (Handle, Input) {
     }
     let entries = peer.entries_for(&before, peer.vector(), usize::MAX).unwrap();
     let entries = entries.iter().map(|entry| Entry::clone(entry)).collect();
-    let news = Input::Entries { from: other.replica, births: [other.birth].into(), entries, together: false };
+    let news = Input::Entries { from: other.replica, births: [other.birth].into(), entries, together: None };
     (start(Box::new(disk.open()), Options { genesis: Some(genesis), ..options() }).unwrap(), news)
 }
