@@ -99,8 +99,8 @@ fn a_newer_protocol_other_rules_and_the_wrong_member_are_refused() {
     assert_eq!(world.error(wire, 0), Some(&SyncError::Rules(unknown)));
     assert_eq!(
         SyncError::Rules(unknown).to_string(),
-        "the peer cannot be joined: the cluster merges by rules number 7, which need merge engine 3; this build has engine \
-         2: use a build that has both"
+        "the peer cannot be joined: the cluster merges by rules number 7, which need merge engine 4; this build has engine \
+         3: use a build that has both"
     );
 
     let node = &world.nodes[0];
