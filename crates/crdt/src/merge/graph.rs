@@ -53,6 +53,11 @@ impl Graph {
         graph
     }
 
+    /// How many versions it has.
+    pub fn len(&self) -> usize {
+        self.parents.len()
+    }
+
     /// The maximal versions that this one descends from.
     pub fn parents(&self, at: usize) -> &[usize] {
         &self.parents[at]
@@ -67,11 +72,6 @@ impl Graph {
     pub fn continuation(&self, at: usize) -> Option<usize> {
         let (1, child) = self.children[at] else { return None };
         (self.parents[child].len() == 1).then_some(child)
-    }
-
-    /// Whether it continues a run: its only parent has no other child.
-    pub fn continues(&self, at: usize) -> bool {
-        matches!(self.parents[at][..], [parent] if self.children[parent].0 == 1)
     }
 }
 

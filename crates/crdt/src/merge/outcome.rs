@@ -14,10 +14,8 @@ use bytes::Bytes;
 
 use crate::command::notice::{GivenUp, Part, Rule, Said, Stands};
 use crate::entry::ChangeKind;
-use crate::merge::graph::Graph;
 use crate::merge::object::{self, Object, replay};
 use crate::merge::rules::Rules;
-use crate::merge::runs;
 use crate::merge::version;
 use crate::merge::version::Version;
 use crate::store::system;
@@ -172,15 +170,8 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
     let objects: Vec<Option<Cow<'_, Object>>> = ancestry.iter().map(read).collect();
     let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| Object::parse(&base.value));
     let base = base.filter(|base| base.is_like(first));
-    let known: Vec<Option<&Object>> = objects.iter().map(Option::as_deref).collect();
-    let silent = runs::silent(&Graph::of(&ancestry), &known, base.as_ref(), &first.schema(rules), |_, _| true);
-    let replayed: Vec<(&Version, Cow<'_, Object>)> = ancestry
-        .iter()
-        .zip(objects)
-        .zip(silent)
-        .filter(|(_, silent)| !silent)
-        .filter_map(|((v, object), _)| Some((*v, object?)))
-        .collect();
+    let replayed: Vec<(&Version, Cow<'_, Object>)> =
+        ancestry.into_iter().zip(objects).filter_map(|(v, object)| Some((v, object?))).collect();
     // Were Automerge to refuse, it would on every replica: the last writer wins then.
     replay::merge(base.as_ref(), &replayed, rules).ok().flatten()
 }

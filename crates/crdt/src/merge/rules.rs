@@ -9,7 +9,8 @@ use crate::command::counter::CounterRule;
 use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
 /// The newest merge engine of this build: the code of merges, with its lists of keyed fields. Engine 1 gave a run of
-/// versions the stamp of its last one; nothing was released with it.
+/// versions the stamp of its last one. For engine 2 a leaf that a run set back was not edited. Nothing was released with
+/// either.
 pub const ENGINE: u32 = 3;
 
 /// The oldest merge engine that this build can still merge by.

@@ -9,6 +9,7 @@
 use crate::entry::ChangeKind;
 use crate::merge::book::RuleBook;
 use crate::merge::graph::{self, Graph};
+use crate::merge::object::silent::By;
 use crate::merge::outcome::{self, MergeOutcome};
 use crate::merge::rules::FIRST;
 use crate::merge::runs;
@@ -130,11 +131,10 @@ impl Window {
         Settled { dots: self.versions.drain(..end).map(|v| v.dot).collect() }
     }
 
-    /// Takes out the middles of runs that are `droppable`: no version anywhere can stand on such a version and not on a
-    /// later one, which `droppable` is told, too: on the one behind it, and on those that write over what it did. Of opaque values it takes out all that were overwritten, also where
-    /// several wrote at the same time. A run keeps its last version, its last delete, and the versions that hold
-    /// the last edit of a leaf. The delete tells what it killed. No outcome changes. Returns what was taken out, in
-    /// order.
+    /// Takes out what was overwritten by versions that stand for it, also where several wrote at the same time. One
+    /// stands for another where that is `droppable`: no version anywhere can stand on the one and not on the other, which
+    /// `droppable` is told, too. Of an object what holds the last edit of a leaf stays. A run keeps its last delete, which
+    /// tells what it killed. No outcome changes. Returns what was taken out, in order.
     ///
     /// Versions that are still to come have rules number `lowest` or a higher one. So what goes must be silent by all rules
     /// by which its segment may be merged yet. What stands for a version has the same number, so that the lowest one of
@@ -155,31 +155,34 @@ impl Window {
             let kills_again = || next_deletes[at].is_some_and(|again| droppable(all[at], all[again]));
             droppable(all[at], all[later]) && (all[at].kind != ChangeKind::Delete || kills_again())
         };
+        let goes = |at: usize| graph.continuation(at).is_some_and(|next| stands(at, next));
+        let is_delete = |version: &&&Version| !matches!(version.kind, ChangeKind::Put { .. });
+        let deletes: Vec<&Version> = all.iter().filter(is_delete).copied().collect();
+        let stands_for =
+            |at: usize, later: usize| droppable(all[at], all[later]) && is_seen_alike(&deletes, all[at], all[later]);
         let gone: Vec<bool> = match book.current().is_kubernetes(keyspace, key) {
             true => {
                 let numbers = || all.iter().map(|version| version.rules);
                 let lowest = numbers().min().map_or(lowest, |number| number.min(lowest));
                 let highest = numbers().max().unwrap_or(lowest);
+                let is_moving = lowest < highest;
                 let mut gone = vec![true; all.len()];
                 loop {
                     let before = gone.clone();
                     for number in lowest..=highest {
                         let base = self.base.as_ref();
-                        let stands = |at: usize, later: usize| gone[at] && stands(at, later);
-                        gone = runs::silent_of_key(&graph, &all, base, book.of(number), stands);
+                        let by = By { rules: book.of(number), is_moving };
+                        gone = runs::silent_of_key(&graph, &all, base, by, &gone, goes, stands_for);
                     }
-                    if lowest == highest || gone == before {
+                    if !is_moving || gone == before {
                         break gone;
                     }
                 }
             }
             false => {
-                let goes = |at: usize| graph.continuation(at).is_some_and(|next| stands(at, next));
                 let middles: Vec<bool> = (0..all.len()).map(goes).collect();
-                let stands_for = |version: &Version, at: usize| !middles[at] && droppable(version, all[at]);
-                let is_delete = |version: &&&Version| !matches!(version.kind, ChangeKind::Put { .. });
-                let deletes: Vec<&Version> = all.iter().filter(is_delete).copied().collect();
-                (0..all.len()).map(|at| middles[at] || is_overwritten(&all, &deletes, at, stands_for)).collect()
+                let stands_for = |at: usize, later: usize| !middles[later] && stands_for(at, later);
+                (0..all.len()).map(|at| middles[at] || is_overwritten(&all, at, stands_for)).collect()
             }
         };
         let mut dropped = vec![];
@@ -221,25 +224,22 @@ impl Window {
     }
 }
 
-/// Whether an opaque put may go because another one of its incarnation descends from it that `stands_for` it, by its
-/// place. Of opaque values only the heads count, and which incarnations a delete saw.
-fn is_overwritten(
-    versions: &[&Version],
-    deletes: &[&Version],
-    at: usize,
-    stands_for: impl Fn(&Version, usize) -> bool,
-) -> bool {
+/// Whether an opaque put may go because another one of its incarnation descends from it that `stands_for` it. Of opaque
+/// values only the heads count, and which incarnations a delete saw.
+fn is_overwritten(versions: &[&Version], at: usize, stands_for: impl Fn(usize, usize) -> bool) -> bool {
     let version = versions[at];
     let is_put = |version: &Version| matches!(version.kind, ChangeKind::Put { .. });
     let is_later = |place: &usize| {
         let later = versions[*place];
-        is_put(later)
-            && later.incarnation == version.incarnation
-            && later.descends_from(version.dot)
-            && deletes.iter().all(|d| !d.descends_from(version.dot) || d.descends_from(later.dot))
+        is_put(later) && later.incarnation == version.incarnation && later.descends_from(version.dot)
     };
     // The nearest ones ask the least of members. Of a key with thousands of versions not all pairs are looked at.
-    is_put(version) && (at + 1..versions.len()).filter(is_later).take(NEAREST).any(|place| stands_for(version, place))
+    is_put(version) && (at + 1..versions.len()).filter(is_later).take(NEAREST).any(|place| stands_for(at, place))
+}
+
+/// Whether all deletes that saw a version saw the later one, too.
+fn is_seen_alike(deletes: &[&Version], version: &Version, later: &Version) -> bool {
+    deletes.iter().all(|delete| !delete.descends_from(version.dot) || delete.descends_from(later.dot))
 }
 
 /// How many later versions are looked at to find one that stands for a version.

@@ -63,8 +63,17 @@ async fn overwrites_beside_a_killed_member_fill_no_quota() -> Result<()> {
     for replica in &cluster.replicas[..2] {
         let alarms = replica.status().await?.alarms;
         ensure!(!alarms.iter().any(|alarm| alarm.contains("NOSPACE")), "{}: {alarms:?}", replica.name);
-        let used = replica.metric("etcd_mvcc_db_total_size_in_bytes").await?;
-        ensure!(used < QUOTA as u64 * 3 / 4, "{} counts {used} bytes for {HOT} keys of {VALUE}", replica.name);
+        // What was written last is there until the next compaction, which comes within a second.
+        let mut used = u64::MAX;
+        for _ in 0..100 {
+            used = replica.metric("etcd_mvcc_db_total_size_in_bytes").await?;
+            if used < QUOTA as u64 / 4 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        eprintln!("STATUS {:?}", replica.status().await?);
+        ensure!(used < QUOTA as u64 / 4, "{} counts {used} bytes for {HOT} keys of {VALUE}", replica.name);
     }
     cluster.replicas[2].server.restart().await?;
     cluster.settled().await
@@ -74,10 +83,10 @@ async fn overwrites_beside_a_killed_member_fill_no_quota() -> Result<()> {
 const RENEWALS: usize = 1_000;
 const LEASE: &str = "/registry/leases/kube-system/controller";
 
-/// The bars are 2.5 s and 2 s of CPU for a release build that has the machine to itself. Here other tests run beside it.
-/// Without one merge for each key and unit it takes minutes.
-const EQUAL_WITHIN: Duration = Duration::from_secs(10);
-const CPU_MAX: Duration = Duration::from_secs(8);
+/// Without one merge for each key and unit it takes minutes, and tens of seconds where nothing leaves that two wrote at
+/// the same time.
+const EQUAL_WITHIN: Duration = Duration::from_millis(2_500);
+const CPU_MAX: Duration = Duration::from_secs(2);
 
 fn lease(site: &str, n: usize) -> PutRequest {
     let value = format!(
@@ -92,7 +101,6 @@ fn lease(site: &str, n: usize) -> PutRequest {
 }
 
 #[tokio::test]
-#[ignore = "two that write an object at the same time leave no version of it alone, so its window grows"]
 async fn a_lock_that_three_sites_renewed_while_one_was_away_is_equal_soon() -> Result<()> {
     let cluster = Cluster::with(3, Setup { relays: true, ..Setup::default() }).await?;
     puts(&cluster.replicas[0], std::iter::once(lease("r0", 0)), 1).await?;
@@ -120,6 +128,7 @@ async fn a_lock_that_three_sites_renewed_while_one_was_away_is_equal_soon() -> R
     let took = healed.elapsed();
     for (replica, before) in cluster.replicas.iter().zip(before) {
         let computed = replica.server.computed()? - before;
+        println!("{} computed for {computed:?}, equal after {took:?}", replica.name);
         ensure!(computed < CPU_MAX, "{} computed for {computed:?} to be equal after {took:?}", replica.name);
     }
     Ok(())

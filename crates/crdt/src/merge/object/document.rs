@@ -99,7 +99,14 @@ impl Document {
             self.doc.transaction_at(PatchLog::inactive(), &at.0).map_err(|error| DocumentError(error.to_string()))?;
         for (key, edit) in edits {
             match edit {
-                Edit::Put(scalar) => change.put(ROOT, key, ScalarValue::from(scalar.clone()))?,
+                Edit::Put(scalar) => {
+                    // Automerge writes nothing where one of the values is there already. The others would stay beside it,
+                    // and the one would stay another's.
+                    if !change.get_all(ROOT, key)?.is_empty() {
+                        change.delete(ROOT, key)?;
+                    }
+                    change.put(ROOT, key, ScalarValue::from(scalar.clone()))?;
+                }
                 Edit::Add(by) => change.increment(ROOT, key, *by)?,
                 Edit::Delete => change.delete(ROOT, key)?,
             }

@@ -11,7 +11,8 @@ use super::document::{DocumentError, Edit, Scalar};
 use super::json::Json;
 use super::leaves;
 use super::path::{Path, Step};
-use super::replay::{Replay, Written};
+use super::replay::Replay;
+use super::resolve::Written;
 use super::schema::Resolution;
 
 /// What a loss is told of: of an element that is one value, the element.
@@ -34,7 +35,7 @@ impl Replay<'_> {
     ) -> Result<Vec<GivenUp>, DocumentError> {
         let mut last: HashMap<&str, String> = HashMap::new();
         leaves::flatten(object, self.schema, &mut |key, _, text| {
-            if let Some(key) = self.touched.get(key) {
+            if let Some(key) = self.past.edited(key) {
                 last.insert(key, text);
             }
         });
@@ -61,7 +62,7 @@ impl Replay<'_> {
                 if !seen {
                     let heads = stay.filter(|_| path.begins_with(&["status"])).unwrap_or(heads);
                     let written = match got {
-                        Some(_) => self.leaf(key, &self.point(heads), versions)?.and_then(|(written, _)| written),
+                        Some(_) => self.leaf(key, heads, versions)?.and_then(|(written, _)| written),
                         None => self.taken_away(at, path, versions),
                     };
                     let stands = written.map(|(stamp, dot)| Stands { dot, stamp, said: said(got) });

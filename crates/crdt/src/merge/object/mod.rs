@@ -4,19 +4,24 @@
 //! - [`protobuf`]: Kubernetes' protobuf as the same JSON, and back; [`time`]: the times in it;
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
 //! - [`shared`]: what all versions have in common, which needs no merging;
-//! - [`document`]: leaves as an Automerge document; [`replay`]: versions replayed into one; [`losses`]: what it gave up;
+//! - [`document`]: leaves as an Automerge document; [`past`]: what it would say, read from the versions' vectors;
+//! - [`resolve`]: which of several values stands; [`replay`]: versions replayed into both; [`losses`]: what a merge gave up;
+//! - [`silent`]: which versions no merge needs;
 //! - [`peek`]: one field without reading the rest.
 
 pub mod document;
 pub mod json;
 pub mod leaves;
 pub mod losses;
+pub mod past;
 pub mod path;
 pub mod peek;
 pub mod protobuf;
 pub mod replay;
+pub mod resolve;
 pub mod schema;
 pub mod shared;
+pub mod silent;
 pub mod time;
 
 use bytes::Bytes;

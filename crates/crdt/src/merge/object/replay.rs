@@ -13,16 +13,20 @@ use crate::command::notice::GivenUp;
 use crate::merge::graph::Graph;
 use crate::merge::rules::Rules;
 use crate::merge::version::Version;
-use crate::words::clock::Stamp;
-use crate::words::id::Dot;
 
 use super::Object;
 use super::document::{Document, DocumentError, Edit, Point, Scalar};
 use super::json::Json;
 use super::leaves;
+use super::past::{Past, Scalars};
 use super::path::Path;
+use super::resolve::{Written, resolve};
 use super::schema::{Resolution, Schema};
 use super::shared::{self, Divided};
+
+/// Up to so many versions are replayed into a document. In one of more each version costs as much as all before it. Then
+/// what it would say is read from the vectors.
+const DOCUMENT_MAX: usize = 32;
 
 /// Numbers beyond this are no counters: sums of them must not overflow.
 pub const COUNTER_MAX: i64 = 1 << 47;
@@ -37,8 +41,6 @@ pub struct Merged {
     pub replaced: bool,
 }
 
-pub(super) type Scalars = BTreeMap<String, Scalar>;
-
 /// A version in the document.
 pub(super) struct Replayed {
     pub(super) scalars: Scalars,
@@ -46,6 +48,7 @@ pub(super) struct Replayed {
     /// Edits that only make the document say what the writer saw, and when what it saw was written. They are not the
     /// writer's own: a concurrent edit of such a leaf wins against them.
     pub(super) seen: BTreeMap<String, Written>,
+    /// Where it is in the document, if there is one.
     point: Point,
 }
 
@@ -71,7 +74,7 @@ pub fn merge(
     let Divided { shared, rests } = Divided::of(&all, &schema);
     let (rests, base) = rests.split_at(versions.len());
 
-    let mut replay = Replay::new(base.first(), &schema)?;
+    let mut replay = Replay::new(base.first(), &schema, versions.len())?;
     replay.run(&versions, rests)?;
     let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     let mut merged = replay.state(&heads, &versions)?;
@@ -93,66 +96,91 @@ fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
 
 pub(super) struct Replay<'a> {
     pub(super) schema: &'a Schema<'a>,
-    document: Document,
-    base: Scalars,
-    base_point: Point,
+    /// The same in Automerge, where the versions are few.
+    document: Option<(Document, Point)>,
+    pub(super) past: Past<'a>,
     pub(super) replayed: Vec<Replayed>,
-    /// All leaves that any version has edited.
-    pub(super) touched: BTreeSet<String>,
     /// Where every leaf lies, and how it is resolved.
     pub(super) leaves: HashMap<String, (Path, Resolution)>,
 }
 
 impl<'a> Replay<'a> {
-    fn new(base: Option<&Json>, schema: &'a Schema<'a>) -> Result<Self, DocumentError> {
+    fn new(base: Option<&Json>, schema: &'a Schema<'a>, count: usize) -> Result<Self, DocumentError> {
+        let mut replay = Self::beside(base, schema);
+        if count <= DOCUMENT_MAX {
+            let base = replay.past.base().iter().map(|(key, scalar)| (key.clone(), scalar.clone()));
+            replay.document = Some(Document::new(base)?);
+        }
+        Ok(replay)
+    }
+
+    /// The same without a document.
+    pub(super) fn beside(base: Option<&Json>, schema: &'a Schema<'a>) -> Self {
         let mut leaves = HashMap::new();
         let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
-        let (document, base_point) = Document::new(base.iter().map(|(key, scalar)| (key.clone(), scalar.clone())))?;
-        Ok(Self { schema, document, base, base_point, replayed: vec![], touched: BTreeSet::new(), leaves })
+        Self { schema, document: None, past: Past::new(base), replayed: vec![], leaves }
+    }
+
+    /// Nothing replayed yet, on the same base, without a document.
+    pub(super) fn anew(&self) -> Self {
+        let (past, leaves) = (Past::new(self.past.base().clone()), self.leaves.clone());
+        Self { schema: self.schema, document: None, past, replayed: vec![], leaves }
     }
 
     /// Replays the versions. `objects` tells what is not the same in all of them.
-    fn run(&mut self, versions: &[&(&Version, Cow<'_, Object>)], objects: &[Json]) -> Result<(), DocumentError> {
+    pub(super) fn run(
+        &mut self,
+        versions: &[&'a (&'a Version, Cow<'_, Object>)],
+        objects: &[Json],
+    ) -> Result<(), DocumentError> {
+        let all = objects.iter().map(|object| scalars(object, self.schema, &mut self.leaves)).collect();
+        self.run_leaves(versions, all)
+    }
+
+    /// The same, taken apart already.
+    pub(super) fn run_leaves(
+        &mut self,
+        versions: &[&'a (&'a Version, Cow<'_, Object>)],
+        all: Vec<Scalars>,
+    ) -> Result<(), DocumentError> {
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
         let graph = Graph::of(&plain);
-        let mut all: Vec<Option<Scalars>> = Vec::with_capacity(objects.len());
-        for object in objects {
-            all.push(Some(scalars(object, self.schema, &mut self.leaves)));
-        }
-        let mut taken_back: Vec<BTreeSet<String>> = Vec::with_capacity(objects.len());
-        for (at, (version, _)) in versions.iter().enumerate() {
+        for (at, ((version, _), after)) in versions.iter().zip(all).enumerate() {
             let parents = graph.parents(at);
             let before = match parents {
-                [] => Cow::Borrowed(&self.base),
+                [] => Cow::Borrowed(self.past.base()),
                 [parent] => Cow::Borrowed(&self.replayed[*parent].scalars),
                 _ => Cow::Owned(self.state(parents, versions)?),
             };
-            taken_back.push(match parents {
-                [parent] if graph.continues(at) => taken_back[*parent].clone(),
-                _ => taken_back_in_run(&graph, at, &before, &all),
-            });
-            let Some(after) = all[at].take() else { continue };
             let mut edits = edits(&before, &after);
-            edits.retain(|key, _| !taken_back[at].contains(key));
+            if parents.len() > 1 {
+                let shown = scalars(&self.assemble(&before), self.schema, &mut self.leaves);
+                as_shown(&mut edits, &before, &shown, &after);
+            }
             let seen = match parents {
                 [] | [_] => BTreeMap::new(),
                 _ => self.seen(before.into_owned(), &after, &edits, parents, versions)?,
             };
             let point = self.point(parents);
-            let changes = edits.iter().map(|(key, edit)| (key.as_str(), edit));
-            let point = self.document.commit(at, version.dot, &point, changes)?;
-            self.touched.extend(edits.keys().cloned());
+            let point = match &mut self.document {
+                Some((document, _)) => {
+                    document.commit(at, version.dot, &point, edits.iter().map(|(key, edit)| (key.as_str(), edit)))?
+                }
+                None => point,
+            };
+            self.past.push(version, edits.iter());
             self.replayed.push(Replayed { scalars: after, edits, seen, point });
         }
         Ok(())
     }
 
-    /// Where these versions come together.
-    pub(super) fn point(&self, parents: &[usize]) -> Point {
-        if parents.is_empty() {
-            return self.base_point.clone();
+    /// Where these versions come together in the document.
+    fn point(&self, heads: &[usize]) -> Point {
+        match &self.document {
+            Some((_, base)) if heads.is_empty() => base.clone(),
+            Some(_) => Point::join(heads.iter().map(|&at| &self.replayed[at].point)),
+            None => Point::default(),
         }
-        Point::join(parents.iter().map(|&at| &self.replayed[at].point))
     }
 
     /// The leaves where these versions come together.
@@ -160,10 +188,9 @@ impl<'a> Replay<'a> {
         if let [head] = heads {
             return Ok(self.replayed[*head].scalars.clone());
         }
-        let point = self.point(heads);
-        let mut state = self.base.clone();
-        for key in &self.touched {
-            match self.leaf(key, &point, versions)? {
+        let mut state = self.past.base().clone();
+        for key in self.past.touched() {
+            match self.leaf(key, heads, versions)? {
                 Some((_, scalar)) => state.insert(key.clone(), scalar),
                 None => state.remove(key),
             };
@@ -171,11 +198,11 @@ impl<'a> Replay<'a> {
         Ok(state)
     }
 
-    /// A leaf at that point, and when it was written.
+    /// A leaf where these versions come together, and when it was written.
     pub(super) fn leaf(
         &self,
         key: &str,
-        point: &Point,
+        heads: &[usize],
         versions: &[&(&Version, Cow<'_, Object>)],
     ) -> Result<Option<(Written, Scalar)>, DocumentError> {
         let resolution = self.leaves.get(key).map_or(Resolution::LastWriter, |(_, resolution)| *resolution);
@@ -183,8 +210,29 @@ impl<'a> Replay<'a> {
             let at = writer?;
             self.replayed[at].seen.get(key).copied().unwrap_or_else(|| Some(versions[at].0.order()))
         };
-        let values = self.document.values(key, point)?;
+        let values = match &self.document {
+            Some((document, _)) => {
+                let values = document.values(key, &self.point(heads))?;
+                debug_assert!(
+                    is_same(&values, &self.past.values(key, heads)),
+                    "{key} at {heads:?} is {:?}, Automerge says {values:?}: {:?}",
+                    self.past.values(key, heads),
+                    versions
+                        .iter()
+                        .zip(&self.replayed)
+                        .map(|(v, r)| (v.0.dot, &v.0.deps, r.edits.get(key)))
+                        .collect::<Vec<_>>()
+                );
+                values
+            }
+            None => self.past.values(key, heads),
+        };
         Ok(resolve(values.into_iter().map(|(writer, scalar)| (order(writer), scalar)).collect(), resolution))
+    }
+
+    /// Whether that version writes a leaf or takes it away.
+    pub(super) fn writes(&self, at: usize, key: &str) -> bool {
+        matches!(self.replayed[at].edits.get(key), Some(Edit::Put(_) | Edit::Delete))
     }
 
     /// The edits of a version that say only what its writer saw where these parents come together. They are edits of
@@ -202,9 +250,8 @@ impl<'a> Replay<'a> {
             return Ok(seen);
         }
         let Some(stay) = self.follow_node(&mut before, parents, versions)? else { return Ok(seen) };
-        let point = self.point(&stay);
         for key in edits.keys().filter(|key| before.get(*key) == after.get(*key)) {
-            seen.insert(key.clone(), self.leaf(key, &point, versions)?.and_then(|(written, _)| written));
+            seen.insert(key.clone(), self.leaf(key, &stay, versions)?.and_then(|(written, _)| written));
         }
         Ok(seen)
     }
@@ -258,16 +305,9 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The leaves that the run which begins there edits, and leaves as they were before it: that is no edit.
-fn taken_back_in_run(graph: &Graph, first: usize, before: &Scalars, all: &[Option<Scalars>]) -> BTreeSet<String> {
-    let run: Vec<usize> = std::iter::successors(Some(first), |at| graph.continuation(*at)).collect();
-    let Some(last) = run.last().filter(|last| **last != first).and_then(|last| all[*last].as_ref()) else {
-        return BTreeSet::new();
-    };
-    let inner = run.iter().filter_map(|at| all[*at].as_ref());
-    let mut taken_back: BTreeSet<String> = inner.flat_map(|after| edits(before, after).into_keys()).collect();
-    taken_back.retain(|key| before.get(key) == last.get(key));
-    taken_back
+/// Whether both tell the same values of the same writers.
+fn is_same(ours: &[(Option<usize>, Scalar)], others: &[(Option<usize>, Scalar)]) -> bool {
+    ours.len() == others.len() && ours.iter().all(|value| others.contains(value))
 }
 
 /// An object's leaves as scalars; where they lie is noted beside.
@@ -309,56 +349,18 @@ fn edits(before: &Scalars, after: &Scalars) -> BTreeMap<String, Edit> {
     edits
 }
 
-/// When and in which entry a leaf was written; `None`: it is the base's.
-pub(super) type Written = Option<(Stamp, Dot)>;
-
-/// One of several concurrent values.
-fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Option<(Written, Scalar)> {
-    let counter = |scalar: &Scalar| match scalar {
-        Scalar::Counter(number) => Some(*number),
-        Scalar::Text(_) => None,
-    };
-    if values.iter().all(|(_, scalar)| counter(scalar).is_some()) {
-        return values.into_iter().max_by_key(|(_, scalar)| counter(scalar));
-    }
-    values.retain(|(_, scalar)| counter(scalar).is_none());
-    match resolution {
-        Resolution::LastWriter | Resolution::Counter { .. } => values.into_iter().max_by_key(|(written, _)| *written),
-        Resolution::FirstWriter => values.into_iter().min_by_key(|(written, _)| *written),
-        Resolution::LeaderElection => {
-            values.into_iter().max_by_key(|(written, scalar)| (Claim::read(scalar), *written))
+/// Where versions come together, leaves can contradict each other, and not all of them show. What a writer wrote and did
+/// not see is an edit, although the leaf is that already. What it saw is none. A common point is shown as a whole, too, so
+/// this makes no difference between one and any other point.
+fn as_shown(edits: &mut BTreeMap<String, Edit>, before: &Scalars, shown: &Scalars, after: &Scalars) {
+    for (key, scalar) in after {
+        if matches!(scalar, Scalar::Counter(_)) || before.get(key) == shown.get(key) {
+            continue;
         }
-    }
-}
-
-/// A claim to be leader, as `spec` of a Lease; the greatest stands.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Claim {
-    /// How often leadership changed hands: the one with more transitions is the later one.
-    transitions: i64,
-    /// When it was acquired: the earlier claim stands.
-    acquired: std::cmp::Reverse<String>,
-    /// Only to tell claims apart that are equal otherwise.
-    holder: std::cmp::Reverse<String>,
-    /// Of one and the same claim the one renewed last.
-    renewed: String,
-}
-
-impl Claim {
-    fn read(scalar: &Scalar) -> Option<Self> {
-        let Scalar::Text(text) = scalar else { return None };
-        let spec = Json::parse(text.as_bytes())?;
-        let text = |field: &str| spec.get(field).and_then(Json::as_str).map(str::to_owned);
-        let transitions = match spec.get("leaseTransitions") {
-            Some(Json::Number(number)) => number.parse().unwrap_or(0),
-            _ => 0,
-        };
-        Some(Self {
-            transitions,
-            // A claim that does not say since when is the latest.
-            acquired: std::cmp::Reverse(text("acquireTime").unwrap_or_else(|| char::MAX.to_string())),
-            holder: std::cmp::Reverse(text("holderIdentity").unwrap_or_default()),
-            renewed: text("renewTime").unwrap_or_default(),
-        })
+        if shown.get(key) == Some(scalar) {
+            edits.remove(key);
+        } else {
+            edits.insert(key.clone(), Edit::Put(scalar.clone()));
+        }
     }
 }

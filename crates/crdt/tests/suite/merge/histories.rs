@@ -226,7 +226,7 @@ fn leaving_out_the_middles_of_runs_changes_nothing() {
             assert!(gone.iter().all(|dot| goes.contains(dot)));
             assert_eq!(window.versions().len() + gone.len(), versions.len());
             dropped += gone.len();
-            assert_eq!(place.outcome(&window).live, expected);
+            assert_eq!(place.outcome(&window).live, expected, "without {gone:?}: {versions:#?}");
             let count = rng.random_range(1..4);
             let floor = closure(versions, versions.choose_multiple(&mut rng, count));
             place.settle(&mut window, &floor);

@@ -1,6 +1,7 @@
 //! What concurrent versions of a key mean, without a replica around. The outcome of random histories must not depend on
 //! the order of arrival, on how much is settled or on the middles of runs. The stories use real Kubernetes objects.
 
+mod braids;
 mod edits;
 mod histories;
 mod kinds;

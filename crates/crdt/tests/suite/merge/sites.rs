@@ -160,4 +160,35 @@ impl Sites {
         (1..count).for_each(|from| self.sync(from, 0));
         (1..count).for_each(|to| self.sync(0, to));
     }
+
+    /// The first two learn what the other knows.
+    pub fn exchange(&mut self) {
+        self.sync(0, 1);
+        self.sync(1, 0);
+    }
+
+    /// The last versions of the first two again and again, each time with another value, until there are so many. Each
+    /// was made beside the other's, on top of both of before.
+    pub fn repeat(&mut self, count: usize) {
+        let [.., first, second] = &self.history[..] else { return };
+        let lasts = [first.clone(), second.clone()];
+        for n in 1..=(count.saturating_sub(self.history.len()) as u64).div_ceil(2) {
+            for (at, last) in lasts.iter().enumerate() {
+                let beside = lasts[1 - at].dot;
+                let mut version = last.clone();
+                version.dot.seq += n;
+                version.stamp = Stamp::new(1_000_000 + 2 * n + at as u64);
+                version.deps = Arc::new([Dot { seq: beside.seq + n - 1, ..beside }].into_iter().collect());
+                if let ChangeKind::Put { value, .. } = &mut version.kind {
+                    let text = String::from_utf8_lossy(value);
+                    let own = format!("{at}-9");
+                    *value = text
+                        .replace(&own, &format!("{at}-{}", n + 9))
+                        .replace(&format!("{}-8", 1 - at), &format!("{}-{}", 1 - at, n + 8))
+                        .into();
+                }
+                self.history.push(version);
+            }
+        }
+    }
 }
