@@ -1,5 +1,7 @@
 //! What waits for a peer that does not answer, and what it costs afterwards.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use eddy_proto::etcdserverpb::PutRequest;
 use futures::{StreamExt, TryStreamExt};
@@ -10,6 +12,9 @@ use crate::cluster::{Cluster, Replica, Setup};
 
 /// Bytes of a value.
 const VALUE: usize = 256;
+
+/// Longer than a peer may take nothing while as much is on its way as may be.
+const GIVEN_UP: Duration = Duration::from_millis(600);
 
 /// Puts values to one key, `times` of them, that no compression makes smaller. The last one is text.
 async fn overwrite(replica: &Replica, times: usize, last: &str) -> Result<()> {
@@ -40,6 +45,10 @@ async fn what_is_written_over_while_a_link_is_silently_dead_is_not_sent_afterwar
         cluster.settled().await?;
         let before = cluster.relays()?.all_bytes();
         cluster.relays()?.cut_all();
+        // What fills the window, and the time in which a link that is full and silent is given up. All writes until then must be
+        // sent: a fast machine makes thousands.
+        overwrite(writer, 500, "the window is full").await?;
+        tokio::time::sleep(GIVEN_UP).await;
         overwrite(writer, times, &last).await?;
         cluster.relays()?.heal();
         cluster.replicas[1].shows("hot", Some(&last)).await?;
