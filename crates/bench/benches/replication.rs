@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use eddy_crdt::merge::{RuleBook, Version, Window};
+use eddy_crdt::merge::{Encoding, Object, RuleBook, Version, Window};
 use eddy_crdt::sync::Delta;
 use eddy_crdt::{
     Ack, Birth, ChangeKind, ClusterId, Command, Dot, Entry, Founder, Genesis, Identity, Incarnation, Input, Keyspace,
@@ -148,22 +148,24 @@ fn entries(c: &mut Criterion) {
     let mut group = c.benchmark_group("merge");
     group.sample_size(10);
     let mut change = 0;
-    group.bench_function("one field against another of a 2 KB pod", |b| {
-        b.iter_custom(|count| {
-            in_groups(count, |group| {
-                for n in group.clone() {
-                    change += 1;
-                    pair.put(0, n % OBJECTS, pod(n % OBJECTS, change, 0));
-                    pair.put(1, n % OBJECTS, pod(n % OBJECTS, 0, change));
-                }
-                let (left, right) = (pair.news(0), pair.news(1));
-                let took = pair.apply(0, right);
-                pair.apply(1, left);
-                pair.settle();
-                took
-            })
+    for (name, encoding) in [("JSON", Encoding::Json), ("protobuf", Encoding::Protobuf)] {
+        group.bench_function(format!("one field against another of a 2 KB pod in {name}"), |b| {
+            b.iter_custom(|count| {
+                in_groups(count, |group| {
+                    for n in group.clone() {
+                        change += 1;
+                        pair.put(0, n % OBJECTS, written(&pod(n % OBJECTS, change, 0), encoding));
+                        pair.put(1, n % OBJECTS, written(&pod(n % OBJECTS, 0, change), encoding));
+                    }
+                    let (left, right) = (pair.news(0), pair.news(1));
+                    let took = pair.apply(0, right);
+                    pair.apply(1, left);
+                    pair.settle();
+                    took
+                })
+            });
         });
-    });
+    }
     let window = crowd(80, 16);
     let rules = RuleBook::default();
     group.bench_function("80 versions of a 2 KB pod by 8 writers, each 16 behind", |b| {
@@ -200,7 +202,21 @@ fn crowd(versions: u64, behind: u64) -> Window {
     window
 }
 
+/// An object in that encoding.
+fn written(json: &[u8], encoding: Encoding) -> Bytes {
+    let object = Object::parse(json).expect("an object");
+    Object { encoding, ..object.clone() }.write(&object.json).expect("there is a place for all of it")
+}
+
 fn values(c: &mut Criterion) {
+    for (name, encoding) in [("JSON", Encoding::Json), ("protobuf", Encoding::Protobuf)] {
+        let value = written(&pod(1, 1, 1), encoding);
+        let object = Object::parse(&value).expect("an object");
+        c.bench_function(&format!("a 2 KB pod in {name}, read"), |b| b.iter(|| Object::parse(black_box(&value))));
+        c.bench_function(&format!("a 2 KB pod in {name}, written"), |b| {
+            b.iter(|| object.write(black_box(&object.json)))
+        });
+    }
     let (base, value) = (pod(1, 1, 1), pod(1, 2, 2));
     c.bench_function("delta, two fields of a 2 KB pod", |b| {
         b.iter(|| Delta::between(black_box(&base), black_box(&value)))

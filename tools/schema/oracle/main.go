@@ -49,6 +49,7 @@ func main() {
 	}
 	fixtures := fixtures()
 	failed := codec(fixtures) + edits(fixtures, rand.New(rand.NewSource(*seed)))
+	fmt.Printf("%d passed, %d failed\n", passed, failed)
 	if failed > 0 {
 		os.Exit(1)
 	}
@@ -219,6 +220,9 @@ func difference(got, want []byte) string {
 	return fmt.Sprintf("at byte %d of %d: %q, not %q", at, len(want), end(got), end(want))
 }
 
+// passed counts what passed in all reports.
+var passed int
+
 // report counts.
 type report struct {
 	what                     string
@@ -237,5 +241,6 @@ func (r *report) print() int {
 		excepted = fmt.Sprintf(", %d excepted", r.excepted)
 	}
 	fmt.Printf("%s: %d passed%s, %d failed\n", r.what, r.passed, excepted, r.failed)
+	passed += r.passed
 	return r.failed
 }

@@ -21,6 +21,7 @@ pub use object::json::Json;
 pub use object::leaves::{assemble, flatten};
 pub use object::path::Path;
 pub use object::schema::Schema;
+pub use object::schema::explain::{Explained, explain, kinds};
 pub use object::{Encoding, Object, peek_node, peek_uid};
 pub use outcome::{MergeOutcome, begins_anew, replaces};
 pub use rules::{ENGINE, Rules, UnknownRules};

@@ -1,8 +1,9 @@
-//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`. As in etcd, arguments that begin with a dash
-//! are flags of the server, so these words never collide with them.
+//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`,
+//! `eddy explain`. As in etcd, arguments that begin with a dash are flags of the server, so these words never collide with them.
 
 mod access;
 mod declare;
+mod explain;
 mod leap;
 mod output;
 mod rescue;
@@ -17,7 +18,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// The words that are commands.
-const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore"];
+const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore", "explain"];
 
 #[derive(Parser, Debug)]
 #[command(name = "eddy", disable_help_subcommand = true)]
@@ -38,6 +39,8 @@ enum Command {
     Rescue(rescue::RescueArgs),
     /// Make a data dir of a backup of eddy or etcd.
     Restore(restore::RestoreArgs),
+    /// Print what eddy knows of a kind of objects.
+    Explain(explain::ExplainArgs),
 }
 
 /// Runs a command, if the arguments (without the program's name) are one.
@@ -70,6 +73,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Leap(args) => runtime.block_on(leap::run(&args)),
         Command::Declare(args) => runtime.block_on(declare::run(&args)),
         Command::Rescue(args) => rescue::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Restore(args) => runtime.block_on(restore::run(&args)),
     }
 }

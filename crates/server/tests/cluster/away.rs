@@ -15,7 +15,7 @@ const VALUE: usize = 256;
 const HOT: usize = 100;
 const ROUNDS: usize = 200;
 /// Less than the overwrites take together, and many times what is live.
-const QUOTA: usize = 4 << 20;
+const QUOTA: usize = 8 << 20;
 
 async fn puts(replica: &Replica, puts: impl Iterator<Item = PutRequest>, at_once: usize) -> Result<()> {
     let kv = replica.kv().await?;

@@ -51,20 +51,19 @@ pub enum Encoding {
 impl Object {
     /// Reads a value; `None` when it is no object that is understood.
     pub fn parse(value: &[u8]) -> Option<Self> {
-        let (json, encoding) = if value.starts_with(protobuf::MAGIC) {
-            (protobuf::decode(value)?, Encoding::Protobuf)
-        } else if value.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
-            (Json::parse(value)?, Encoding::Json)
-        } else {
+        if value.starts_with(protobuf::MAGIC) {
+            return Some(Self { json: protobuf::decode(value)?, encoding: Encoding::Protobuf });
+        }
+        if value.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
             return None;
-        };
+        }
+        let mut json = Json::parse(value)?;
         let name = |field| json.get(field).and_then(Json::as_str).map(str::to_owned);
         let (api_version, kind) = (name("apiVersion")?, name("kind")?);
-        let mut object = Self { json, encoding };
-        if let Json::Map(map) = &mut object.json {
+        if let Json::Map(map) = &mut json {
             schema::normalise(&api_version, &kind, map);
         }
-        Some(object)
+        Some(Self { json, encoding: Encoding::Json })
     }
 
     /// Writes an object like this one is; in the other way if that one has no place for some of it. `None` when neither has.

@@ -13,6 +13,7 @@ use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_va
 
 use super::json::Json;
 use super::schema::catalogue::{Base, Field, Form, Many, TypeId, catalogue};
+use super::schema::normal;
 use super::time;
 
 /// How a value in protobuf begins.
@@ -23,7 +24,7 @@ const DEPTH_MAX: usize = 100;
 
 type Map = BTreeMap<String, Json>;
 
-/// Reads a stored object; `None` when it is not understood whole.
+/// Reads a stored object, less what says nothing; `None` when it is not understood whole.
 pub fn decode(value: &[u8]) -> Option<Json> {
     let envelope = Envelope::read(value)?;
     let of = catalogue().kind(envelope.api_version, envelope.kind)?;
@@ -193,6 +194,8 @@ fn read_field(form: Form, map: &mut Map, name: &str, value: Value<'_>, depth: us
                 // An optional one that is there and empty cannot be told from none in JSON.
                 (Json::Null, Many::Optional) => None,
                 (Json::Null, _) => Some(()),
+                // What says nothing is left out, as everywhere.
+                (read, Many::One) if normal::is_zero(&read, form.base) => Some(()),
                 (read, _) => map.insert(name.to_owned(), read).is_none().then_some(()),
             }
         }

@@ -85,7 +85,7 @@ fn a_field_that_nobody_knows_survives_byte_for_byte() {
     let unknown = |number: u32| {
         let mut raw = vec![];
         prost::encoding::bytes::encode(number, &vec![7u8; 16], &mut raw);
-        string(&base64(&raw))
+        string(base64(&raw))
     };
     let mut sites = Sites::new(Place::client("/registry/pods/default/a"), 2);
     let mut pod = read(POD.as_bytes()).json;

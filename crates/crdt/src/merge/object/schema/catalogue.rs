@@ -150,6 +150,11 @@ impl Catalogue {
         self.kinds.get(&(api_version, kind)).copied()
     }
 
+    /// All built-in kinds: their API versions and names.
+    pub fn kinds(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+        self.kinds.keys().copied()
+    }
+
     /// The type of the metadata of every object.
     pub fn metadata(&self) -> Option<TypeId> {
         self.metadata

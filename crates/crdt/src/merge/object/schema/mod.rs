@@ -1,11 +1,13 @@
 //! What Kubernetes declares about the fields of its kinds, as far as a merge needs it. Part of the rules number.
 //!
-//! - [`catalogue`]: the types of the built-in kinds; [`normal`]: what is left out of an object because it says nothing.
+//! - [`catalogue`]: the types of the built-in kinds; [`normal`]: what is left out of an object because it says nothing;
+//! - [`explain`](mod@explain): the same for people.
 //!
 //! The lists of other kinds are recognised by where they lie: a custom resource that has `containers` or `conditions` means
 //! the same by them.
 
 pub mod catalogue;
+pub mod explain;
 pub mod normal;
 
 use std::collections::BTreeMap;

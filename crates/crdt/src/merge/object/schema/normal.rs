@@ -60,7 +60,7 @@ fn whole(number: &str) -> Option<i64> {
 }
 
 /// Whether a value is what a field holds that nobody set.
-fn is_zero(value: &Json, base: Base) -> bool {
+pub fn is_zero(value: &Json, base: Base) -> bool {
     match (base, value) {
         (Base::String | Base::Bytes, Json::String(text)) => text.is_empty(),
         (Base::Bool, Json::Bool(value)) => !value,

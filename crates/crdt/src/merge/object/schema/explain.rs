@@ -1,0 +1,142 @@
+//! How each field of a kind merges, for people.
+
+use crate::merge::object::path::{Path, Step};
+use crate::merge::rules::Rules;
+
+use super::catalogue::{Base, Field, Many, TypeId, catalogue};
+use super::{Resolution, Schema, Shape};
+
+/// A field of a kind, and how concurrent edits of it merge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Explained {
+    /// Its path; a `*` stands for any key.
+    pub path: String,
+    /// How it merges, in a few words.
+    pub how: String,
+}
+
+/// The built-in kinds of that name: `Deployment`, or `apps/v1/Deployment`. Each as an API version and a name.
+pub fn kinds(wanted: &str) -> Vec<(&'static str, &'static str)> {
+    let mut found: Vec<_> = catalogue()
+        .kinds()
+        .filter(|(api_version, kind)| {
+            kind.eq_ignore_ascii_case(wanted) || format!("{api_version}/{kind}").eq_ignore_ascii_case(wanted)
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// How the fields of a built-in kind merge by these rules, in the order of its type; `None` for another kind.
+pub fn explain(api_version: &str, kind: &str, rules: &Rules) -> Option<Vec<Explained>> {
+    let of = catalogue().kind(api_version, kind)?;
+    let schema = Schema::new(api_version, kind, rules);
+    let mut walk = Walk { schema: &schema, path: Path::default(), around: vec![], explained: vec![] };
+    walk.fields(of);
+    Some(walk.explained)
+}
+
+struct Walk<'a> {
+    schema: &'a Schema<'a>,
+    path: Path,
+    /// The types in which the place lies: some hold themselves.
+    around: Vec<TypeId>,
+    explained: Vec<Explained>,
+}
+
+impl Walk<'_> {
+    fn fields(&mut self, of: TypeId) {
+        self.around.push(of);
+        for field in &catalogue().of(of).fields {
+            match (field.name, field.form.base) {
+                (Some(name), _) => {
+                    self.path.push(Step::Field(name.to_owned()));
+                    self.field(field);
+                    self.path.pop();
+                }
+                (None, Base::Struct(inner)) => self.fields(inner),
+                (None, _) => {}
+            }
+        }
+        self.around.pop();
+    }
+
+    fn field(&mut self, field: &Field) {
+        let shape = self.schema.shape(&self.path);
+        let inner = match field.form.base {
+            Base::Struct(id) => Some(id),
+            _ => None,
+        };
+        let how = match (self.schema.resolution(&self.path), shape, field.form.many) {
+            (Resolution::FirstWriter, ..) => "one value; the first to set it stays".to_owned(),
+            (Resolution::LeaderElection, ..) => "one value; the claim that one etcd would have let stand".to_owned(),
+            (Resolution::Counter { minimum: None }, ..) => "what is added to it adds up".to_owned(),
+            (Resolution::Counter { minimum: Some(minimum) }, ..) => {
+                format!("what is added to it adds up, and never below {minimum}")
+            }
+            (_, Shape::Keyed(keys), _) => {
+                let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                format!("elements by {}", keys.join(" and "))
+            }
+            (_, Shape::Set, _) => "a set".to_owned(),
+            (_, Shape::Atomic, _) => "one value; the last edit stays".to_owned(),
+            (_, Shape::Optional, _) => "field by field; gone where one side removes it".to_owned(),
+            (_, Shape::Plain, Many::Map) => "by key".to_owned(),
+            (_, Shape::Plain, Many::List) => "one value; the last edit stays".to_owned(),
+            (_, Shape::Plain, _) if field.form.base == Base::Fields => "path by path".to_owned(),
+            (_, Shape::Plain, _) if inner.is_some() => "field by field".to_owned(),
+            (_, Shape::Plain, _) => "the last edit stays".to_owned(),
+        };
+        let is_divided = matches!(shape, Shape::Keyed(_) | Shape::Optional)
+            || (shape == Shape::Plain && field.form.many != Many::List);
+        let again = inner.filter(|id| self.around.contains(id)).is_some();
+        let how = if again { format!("{how}, as above") } else { how };
+        self.explained.push(Explained { path: self.path.to_string(), how });
+        let Some(inner) = inner.filter(|_| is_divided && !again) else { return };
+        match field.form.many {
+            Many::One | Many::Optional => self.fields(inner),
+            Many::List => self.under(Step::Element("*".to_owned()), inner),
+            Many::Map => self.under(Step::Field("*".to_owned()), inner),
+        }
+    }
+
+    /// The elements of a list or map.
+    fn under(&mut self, step: Step, inner: TypeId) {
+        self.path.push(step);
+        if self.schema.shape(&self.path) == Shape::Atomic {
+            let (path, how) = (self.path.to_string(), "one value; the last edit stays".to_owned());
+            self.explained.push(Explained { path, how });
+        } else {
+            self.fields(inner);
+        }
+        self.path.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn how(kind: (&str, &str), path: &str) -> String {
+        let explained = explain(kind.0, kind.1, &Rules::default()).expect("a kind");
+        let found = explained.into_iter().find(|explained| explained.path == path);
+        found.map(|explained| explained.how).unwrap_or_default()
+    }
+
+    #[test]
+    fn every_kind_can_be_explained_and_names_its_ways() {
+        for (api_version, kind) in catalogue().kinds() {
+            assert!(explain(api_version, kind, &Rules::default()).is_some_and(|all| all.len() > 10), "{kind}");
+        }
+        assert_eq!(how(("v1", "Pod"), ".spec.containers"), "elements by name");
+        assert_eq!(how(("v1", "Pod"), ".spec.containers[*].image"), "the last edit stays");
+        assert_eq!(how(("v1", "Pod"), ".spec.nodeName"), "one value; the first to set it stays");
+        assert_eq!(how(("v1", "Pod"), ".status.conditions[*]"), "one value; the last edit stays");
+        assert_eq!(how(("v1", "Pod"), ".metadata.finalizers"), "a set");
+        assert_eq!(how(("v1", "Pod"), ".metadata.generation"), "what is added to it adds up");
+        assert_eq!(how(("v1", "Pod"), ".metadata.managedFields[*].fieldsV1"), "path by path");
+        assert_eq!(how(("v1", "ConfigMap"), ".data"), "by key");
+        assert_eq!(kinds("deployment").len(), 4);
+        assert_eq!(kinds("apps/v1/Deployment"), [("apps/v1", "Deployment")]);
+    }
+}
