@@ -38,12 +38,9 @@ pub(crate) fn silent_of_key(
         let places: Vec<usize> = (first..versions.len()).filter(of_kind).collect();
         let all: Vec<(&Version, Cow<'_, Object>)> =
             places.iter().filter_map(|at| Some((versions[*at], Cow::Borrowed(objects[*at].as_ref()?)))).collect();
-        // On what an incarnation's end follows, nothing can stand any more.
-        let ends = |at: usize| {
-            graph.continuation(at).is_some_and(|next| {
-                versions[next].kind == ChangeKind::Delete || versions[next].incarnation != incarnation
-            })
-        };
+        // On what a delete follows, nothing can stand any more. A put of another incarnation kills nothing: a concurrent
+        // version may carry this one on.
+        let ends = |at: usize| graph.continuation(at).is_some_and(|next| versions[next].kind == ChangeKind::Delete);
         let ended: Vec<bool> = places.iter().map(|at| ends(*at) && may_go(*at)).collect();
         let base = base.as_ref().filter(|(of, object)| *of == incarnation && object.is_like(like));
         let (base, is_whole) = (base.map(|(_, object)| object), places.len() == versions.len());
