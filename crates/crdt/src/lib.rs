@@ -24,7 +24,7 @@ pub mod sync;
 mod words;
 
 pub use boot::genesis::{Founder, Genesis};
-pub use boot::refound::{RefoundError, Refounder, RestoredKey};
+pub use boot::refound::{RefoundError, Refounder};
 pub use boot::restore::{Damage, Loader};
 pub use boot::snapshot::{InstallError, Installed, Installer, SettledKey, SnapshotChunk};
 pub use command::event::{Commit, Event, EventKind};

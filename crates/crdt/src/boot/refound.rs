@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use crate::boot::genesis::{DOT, Genesis};
-use crate::command::op::Refusal;
+use crate::command::op::{KeyValue, Refusal};
 use crate::entry::change::is_version_number;
 use crate::entry::{Applied, Change, ChangeKind, Record};
 use crate::replica::Replica;
@@ -25,23 +25,6 @@ use crate::words::value::{Incarnation, Live};
 /// Keys in a record, and about how many bytes of them.
 const KEYS_PER_RECORD: usize = 256;
 const BYTES_PER_RECORD: usize = 256 << 10;
-
-/// A key as a backup has it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RestoredKey {
-    /// The key.
-    pub key: Key,
-    /// Its value.
-    pub value: Bytes,
-    /// When it came into being.
-    pub create_revision: Revision,
-    /// When it was last written.
-    pub mod_revision: Revision,
-    /// How often it was written since it came into being.
-    pub version: i64,
-    /// The lease it hangs on.
-    pub lease: Option<LeaseId>,
-}
 
 /// Why no cluster can be founded from a backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -104,8 +87,8 @@ impl Refounder {
     ///
     /// # Errors
     /// When there can be no such key.
-    pub fn key(&mut self, key: RestoredKey) -> Result<(), RefoundError> {
-        let RestoredKey { key, value, create_revision, mod_revision, version, lease } = key;
+    pub fn key(&mut self, key: KeyValue) -> Result<(), RefoundError> {
+        let KeyValue { key, value, create_revision, mod_revision, version, lease } = key;
         let is_possible = create_revision.get() > 0 && create_revision <= mod_revision && version > 0;
         if key.is_empty() || !is_possible || !is_version_number(version) {
             return Err(RefoundError::Impossible);

@@ -18,7 +18,7 @@ use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
 
-/// As so many of these counts a key of which versions stay: its base may take a merge.
+/// What a key costs of a turn's pace when versions of it stay unsettled: its base may take a merge. Other keys cost 1.
 const KEPT_WINDOW: usize = 16;
 
 impl Replica {

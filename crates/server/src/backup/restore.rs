@@ -9,8 +9,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use eddy_crdt::{ClusterId, Genesis, Identity, LeaseId, RefoundError, Refounder, RestoredKey, Revision};
-use eddy_proto::mvccpb::KeyValue;
+use eddy_crdt::{ClusterId, Genesis, Identity, LeaseId, RefoundError, Refounder, Revision};
+use eddy_proto::mvccpb;
 use prost::Message;
 use ring::digest::{Context, SHA256};
 
@@ -51,7 +51,7 @@ pub enum RestoreError {
         /// What is wrong.
         what: &'static str,
     },
-    /// Whoever reaches the restored replica could read and write all of it.
+    /// The backup has users and roles switched on. eddy has none, so the restored replica would be open to everybody.
     #[error(
         "access to it is controlled by users and roles, which eddy does not have: give --without-users to drop them"
     )]
@@ -248,7 +248,7 @@ impl Backup {
             let lease = LeaseId::from_wire(kv.lease);
             let kept = lease.filter(|id| leases.contains_key(id));
             without_lease += usize::from(lease != kept);
-            refounder.key(RestoredKey {
+            refounder.key(eddy_crdt::KeyValue {
                 key: kv.key,
                 value: kv.value,
                 create_revision: Revision::new(kv.create_revision),
@@ -298,10 +298,11 @@ fn bucket<'a>(buckets: &'a Buckets, name: &'static str) -> Result<&'a Bucket, Re
     buckets.get(name.as_bytes()).ok_or(BadDatabase::NoBucket(name).into())
 }
 
-fn version(key: &[u8], value: &[u8]) -> Result<(VersionPlace, KeyValue), RestoreError> {
+fn version(key: &[u8], value: &[u8]) -> Result<(VersionPlace, mvccpb::KeyValue), RestoreError> {
     let place = VersionPlace::decode(key).ok_or(content(schema::KEY, "a key is no revision"))?;
     // A copy, since what is read is one page.
-    let kv = KeyValue::decode(Bytes::copy_from_slice(value)).map_err(|_| content(schema::KEY, "a value is no key"))?;
+    let kv = mvccpb::KeyValue::decode(Bytes::copy_from_slice(value))
+        .map_err(|_| content(schema::KEY, "a value is no key"))?;
     Ok((place, kv))
 }
 

@@ -244,8 +244,8 @@ fn read(base: Base, value: Value<'_>, depth: usize) -> Option<Json> {
         }
         (Base::Bytes, Value::Bytes(bytes)) => Json::String(BASE64.encode(bytes)),
         (Base::Time | Base::MicroTime, Value::Bytes([])) => Json::Null,
-        (Base::Time | Base::MicroTime, Value::Bytes(mut rest)) => {
-            let [seconds, nanos] = varints(&mut rest)?;
+        (Base::Time | Base::MicroTime, Value::Bytes(rest)) => {
+            let [seconds, nanos] = varints(rest)?;
             let micros = (base == Base::MicroTime).then_some(nanos.unwrap_or_default());
             if base == Base::Time && nanos.unwrap_or_default() != 0 {
                 return None;
@@ -272,7 +272,7 @@ fn read(base: Base, value: Value<'_>, depth: usize) -> Option<Json> {
                 _ => return None,
             }
         }
-        (Base::Strings, Value::Bytes(rest)) => Json::List(texts(1, rest)?),
+        (Base::Strings, Value::Bytes(rest)) => Json::List(texts(rest)?),
         (Base::Raw | Base::AnyJson, Value::Bytes([])) => Json::Null,
         (Base::Fields | Base::Raw | Base::AnyJson, Value::Bytes(bytes)) => {
             let [raw] = only(bytes)?;
@@ -319,10 +319,10 @@ fn read_schema(bytes: &[u8], depth: usize) -> Option<Json> {
 }
 
 /// The fields 1 and 2 of a message of integers.
-fn varints(rest: &mut &[u8]) -> Option<[Option<u64>; 2]> {
+fn varints(mut rest: &[u8]) -> Option<[Option<u64>; 2]> {
     let mut found = [None; 2];
     while !rest.is_empty() {
-        match next(rest)? {
+        match next(&mut rest)? {
             (number @ (1 | 2), Value::Varint(value)) => found[number as usize - 1] = Some(value),
             _ => return None,
         }
@@ -330,11 +330,12 @@ fn varints(rest: &mut &[u8]) -> Option<[Option<u64>; 2]> {
     Some(found)
 }
 
-fn texts(field: u32, mut rest: &[u8]) -> Option<Vec<Json>> {
+/// The texts of a message that has them all in its field 1.
+fn texts(mut rest: &[u8]) -> Option<Vec<Json>> {
     let mut list = vec![];
     while !rest.is_empty() {
         match next(&mut rest)? {
-            (number, Value::Bytes(bytes)) if number == field => {
+            (1, Value::Bytes(bytes)) => {
                 list.push(Json::String(std::str::from_utf8(bytes).ok()?.to_owned()));
             }
             _ => return None,
