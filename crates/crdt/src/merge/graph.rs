@@ -85,3 +85,27 @@ pub fn next_deletes(graph: &Graph, versions: &[&Version]) -> Vec<Option<usize>> 
     }
     later
 }
+
+/// Which versions must stay because a version beside them, neither above nor below, is of another incarnation. Were all of
+/// an incarnation's versions beside another's to go, one of the others would look like a common point, and what lies below
+/// a common point is not asked which incarnations a delete saw. Where the run goes on with the same incarnation, or deletes
+/// it, what follows is beside the same versions.
+pub fn beside_another_incarnation(graph: &Graph, versions: &[&Version]) -> Vec<bool> {
+    let first = versions.first().map(|first| first.incarnation);
+    if versions.iter().all(|version| Some(version.incarnation) == first) {
+        return vec![false; versions.len()];
+    }
+    // Of one origin's versions, which are a chain, those beside a version lie side by side.
+    let mut chains: BTreeMap<Origin, Vec<&Version>> = BTreeMap::new();
+    versions.iter().for_each(|version| chains.entry(version.dot.origin).or_default().push(version));
+    let is_beside_another = |version: &Version| {
+        chains.values().any(|chain| {
+            let begin = chain.partition_point(|other| other.dot == version.dot || version.descends_from(other.dot));
+            let beside = chain[begin..].iter().take_while(|other| !other.descends_from(version.dot));
+            beside.into_iter().any(|other| other.incarnation != version.incarnation)
+        })
+    };
+    let goes_on =
+        |at: usize| graph.continuation(at).is_some_and(|next| versions[next].incarnation == versions[at].incarnation);
+    versions.iter().enumerate().map(|(at, version)| !goes_on(at) && is_beside_another(version)).collect()
+}

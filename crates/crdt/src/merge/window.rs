@@ -155,7 +155,8 @@ impl Window {
             let kills_again = || next_deletes[at].is_some_and(|again| droppable(all[at], all[again]));
             droppable(all[at], all[later]) && (all[at].kind != ChangeKind::Delete || kills_again())
         };
-        let goes = |at: usize| graph.continuation(at).is_some_and(|next| stands(at, next));
+        let held = graph::beside_another_incarnation(&graph, &all);
+        let goes = |at: usize| !held[at] && graph.continuation(at).is_some_and(|next| stands(at, next));
         let is_delete = |version: &&&Version| !matches!(version.kind, ChangeKind::Put { .. });
         let deletes: Vec<&Version> = all.iter().filter(is_delete).copied().collect();
         let stands_for =
@@ -166,7 +167,7 @@ impl Window {
                 let lowest = numbers().min().map_or(lowest, |number| number.min(lowest));
                 let highest = numbers().max().unwrap_or(lowest);
                 let is_moving = lowest < highest;
-                let mut gone = vec![true; all.len()];
+                let mut gone: Vec<bool> = held.iter().map(|held| !held).collect();
                 loop {
                     let before = gone.clone();
                     for number in lowest..=highest {
@@ -182,7 +183,8 @@ impl Window {
             false => {
                 let middles: Vec<bool> = (0..all.len()).map(goes).collect();
                 let stands_for = |at: usize, later: usize| !middles[later] && stands_for(at, later);
-                (0..all.len()).map(|at| middles[at] || is_overwritten(&all, at, stands_for)).collect()
+                let is_overwritten = |at: usize| !held[at] && is_overwritten(&all, at, stands_for);
+                (0..all.len()).map(|at| middles[at] || is_overwritten(at)).collect()
             }
         };
         let mut dropped = vec![];

@@ -166,6 +166,11 @@ fn whatever_is_let_go_in_long_schedules_nobody_can_tell() {
         for _ in 0..rng.random_range(5..40) {
             let (site, peer) = (rng.random_range(0..count), rng.random_range(0..count));
             match rng.random_range(0..8) {
+                // Another object under the same name, as when it was deleted and made again. A site that is away may go on
+                // with the one of before.
+                0 if rng.random_range(0..3) == 0 => braid.write(site, |object| {
+                    edits::set(object, &["metadata", "uid"], edits::string(format!("u{}", rng.random_range(0..9))));
+                }),
                 0..4 => braid.write(site, |object| match kinds {
                     0 => other(object, ["a", "b"][rng.random_range(0..2)]),
                     1 => {
