@@ -135,3 +135,10 @@ class Reflector(threading.Thread):
             self.names.discard(item["metadata"]["name"])
         elif event["type"] in ("ADDED", "MODIFIED"):
             self.names.add(item["metadata"]["name"])
+
+
+def readiness(pod):
+    """Whether a pod is ready, and since when, as each of its conditions says it."""
+    status = pod["status"]
+    ready = [(c["status"], c.get("lastTransitionTime"), c.get("reason")) for c in status.get("conditions", []) if c["type"] == "Ready"]
+    return pod["metadata"]["name"], pod["spec"].get("nodeName"), status.get("phase"), ready
