@@ -204,8 +204,9 @@ class Site:
             peers / "kube-scheduler", *common, f"--secure-port={scheduler}", f"--cert-dir={self.folder}/scheduler",
             *kubeconfigs("scheduler"),
         ], again=True)  # fmt: skip
+        (self.folder / "kwok.yaml").write_text((HERE / "kwok.yaml").read_text().replace("NETWORK", self.network))
         self.kwok = program("kwok", [
-            peers / "kwok", f"--config={HERE}/kwok.yaml", f"--kubeconfig={config('admin')}",
+            peers / "kwok", f"--config={self.folder}/kwok.yaml", f"--kubeconfig={config('admin')}",
             f"--manage-nodes-with-label-selector=site={name}", "--node-ip=127.0.0.1", f"--cidr={self.network}0.0/16",
             "--node-lease-duration-seconds=20", f"--server-address=127.0.0.1:{kwok}",
         ])  # fmt: skip

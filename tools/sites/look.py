@@ -135,3 +135,17 @@ class Reflector(threading.Thread):
             self.names.discard(item["metadata"]["name"])
         elif event["type"] in ("ADDED", "MODIFIED"):
             self.names.add(item["metadata"]["name"])
+
+
+def readiness(pod):
+    """Whether a pod is ready, and since when, as each of its conditions says it."""
+    status = pod["status"]
+    ready = [(c["status"], c.get("lastTransitionTime"), c.get("reason")) for c in status.get("conditions", []) if c["type"] == "Ready"]
+    return pod["metadata"]["name"], pod["spec"].get("nodeName"), status.get("phase"), ready
+
+
+def refused(log):
+    """What a fake kubelet was refused, and then gave up, but for deletes of what is gone."""
+    lines = [json.loads(line) for line in log.read_text().splitlines() if '"ERROR"' in line]
+    said = [f"{log.parent.name}: {line['time']} {line['msg']}: {line.get('err')}" for line in lines]
+    return [line for line in said if "failed to delete" not in line][-20:]

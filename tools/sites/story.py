@@ -83,6 +83,11 @@ class Story(Sites):
         pending = lambda site: len(self.pods(site, "contested")) - 2
         self.must("contested has 2 pods, which fit on no node yet", self.everywhere(pending), 60)
         self.check("the endpoints of the Service web are its pods", self.everywhere(self.endpoints_fit), 60)
+        pod = self.pods(self.east, "web")[0]["metadata"]["name"]
+        foreign = json.dumps({"status": {"podIP": "10.99.0.1", "podIPs": [{"ip": "10.99.0.1"}]}})
+        patch = self.do(self.west, "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", foreign)
+        self.check("a pod is given an address that is none of its node's", patch)
+        self.check("and its kubelet puts that right", self.everywhere(lambda site: [p for p in self.own_addresses(site) if p[1]]), 30)
         self.must("all the same before the cut", self.same_objects, 60)
 
     def lonely(self, site):

@@ -33,7 +33,7 @@ class Report:
         took = time.monotonic() - self.start
         if bad:
             self.failed += 1
-            print(f"FAIL {took:4.0f}s  {name}: {str(bad)[:700]}", flush=True)
+            print(f"FAIL {took:4.0f}s  {name}: {str(bad)[:1500]}", flush=True)
         else:
             self.passed += 1
             print(f"ok   {took:4.0f}s  {name}", flush=True)
@@ -49,13 +49,28 @@ class Sites:
 
     def __init__(self, eddy, peers, folder):
         self.report = Report()
-        self.check = self.report.check
         self.network = Network()
         self.folder = folder
         self.watches = []
         pki = Pki(folder / "pki")
         self.sites = [Site(name, i + 1, folder, pki, eddy, peers) for i, name in enumerate(("east", "west", "north"))]
         self.east, self.west, self.north = self.sites
+
+    def check(self, name, look_at, within=0):
+        """Of the first that fails, what the apiservers show is kept: they are gone when the report is made."""
+        good = self.report.check(name, look_at, within)
+        kept = self.folder / "objects.json"
+        if not good and not kept.exists():
+            kept.write_text(json.dumps({site.name: self.workloads(site) for site in self.sites}, indent=1))
+        return good
+
+    def workloads(self, site):
+        """The pods and what owns them, as the site's apiserver shows them."""
+        try:
+            paths = ("/api/v1/{}/pods", "/apis/apps/v1/{}/replicasets", "/apis/apps/v1/{}/deployments")
+            return [site.get(path.format(f"namespaces/{NS}"))["items"] for path in paths]
+        except (AssertionError, OSError, ValueError) as error:
+            return repr(error)
 
     def must(self, name, look_at, within=0):
         if not self.check(name, look_at, within):
@@ -160,9 +175,17 @@ class Sites:
             if len(pods) != count or len(running) != count:
                 return f"{app}: {len(pods)} pods, {len(running)} running, want {count}"
             if status.get("availableReplicas") != count or status.get("observedGeneration") != meta["generation"]:
-                return f"{app}: generation {meta['generation']}, status {status}"
+                counts = {name: status.get(name) for name in ("observedGeneration", "replicas", "readyReplicas", "availableReplicas")}
+                conditions = [(c["type"], c["status"], c["lastUpdateTime"]) for c in status.get("conditions", [])]
+                told = f"{app}: generation {meta['generation']}, {counts}, {conditions}"
+                return f"{told}; pods {[look.readiness(p) for p in pods]}; {self.replica_sets(site, app)}"
 
         return look_at
+
+    def replica_sets(self, site, app):
+        """What its replica sets say of themselves."""
+        items = site.get(f"/apis/apps/v1/namespaces/{NS}/replicasets?labelSelector=app%3D{app}")["items"]
+        return [{"name": s["metadata"]["name"], "wanted": s["spec"]["replicas"], **s["status"]} for s in items]
 
     def gone(self, what, name):
         def look_at(site):
