@@ -28,6 +28,13 @@ use super::shared::{self, Divided};
 /// what it would say is read from the vectors.
 const DOCUMENT_MAX: usize = 32;
 
+/// Where a pod says what only its node can know: the status, and what a binding copies from the node since Kubernetes 1.35.
+const OF_NODE: [&[&str]; 3] = [
+    &["status"],
+    &["metadata", "labels", "topology.kubernetes.io/region"],
+    &["metadata", "labels", "topology.kubernetes.io/zone"],
+];
+
 /// Numbers beyond this are no counters: sums of them must not overflow.
 pub const COUNTER_MAX: i64 = 1 << 47;
 
@@ -256,7 +263,7 @@ impl<'a> Replay<'a> {
         Ok(seen)
     }
 
-    /// When the heads have bound a pod to different nodes, gives it the status of the node that it stays on. Tells
+    /// When the heads have bound a pod to different nodes, gives it what comes from the node that it stays on. Tells
     /// which heads bind it there.
     fn follow_node(
         &self,
@@ -274,9 +281,10 @@ impl<'a> Replay<'a> {
             .copied()
             .filter(|&at| self.replayed[at].scalars.get(".spec.nodeName") == node.as_ref())
             .collect();
-        let of_status = |key: &str| self.leaves.get(key).is_some_and(|(path, _)| path.begins_with(&["status"]));
-        merged.retain(|key, _| !of_status(key));
-        merged.extend(self.state(&stay, versions)?.into_iter().filter(|(key, _)| of_status(key)));
+        let of_node =
+            |key: &str| self.leaves.get(key).is_some_and(|(path, _)| OF_NODE.iter().any(|of| path.begins_with(of)));
+        merged.retain(|key, _| !of_node(key));
+        merged.extend(self.state(&stay, versions)?.into_iter().filter(|(key, _)| of_node(key)));
         Ok(Some(stay))
     }
 

@@ -93,8 +93,13 @@ fn elsewhere_the_one_created_last_stays() {
 #[test]
 fn a_pod_bound_by_two_schedulers_stays_where_it_was_bound_first_with_that_status() {
     let mut sites = sites_with(POD, 3);
-    change(&mut sites, 0, |pod| set(pod, &["spec", "nodeName"], string("edge-1")));
-    change(&mut sites, 1, |pod| set(pod, &["spec", "nodeName"], string("edge-2")));
+    let zone = ["metadata", "labels", "topology.kubernetes.io/zone"];
+    for (site, node, of_node) in [(0, "edge-1", "east"), (1, "edge-2", "west")] {
+        change(&mut sites, site, |pod| {
+            set(pod, &["spec", "nodeName"], string(node));
+            set(pod, &zone, string(of_node));
+        });
+    }
     change(&mut sites, 1, |pod| {
         set(pod, &["status", "phase"], string("Running"));
         set(pod, &["status", "hostIP"], string("10.0.0.2"));
@@ -112,6 +117,7 @@ fn a_pod_bound_by_two_schedulers_stays_where_it_was_bound_first_with_that_status
     assert_eq!(field(&pod, &["status", "hostIP"]), Some("10.0.0.1"));
     assert_eq!((status_of(&pod, "PodScheduled").as_deref(), status_of(&pod, "Ready")), (Some("True"), None));
     assert_eq!(field(&pod, &["metadata", "labels", "zone"]), Some("north"));
+    assert_eq!(field(&pod, &zone), Some("east"), "the binding copies it from the node");
     assert!(outcome.replaced);
     let after = outcome.live.clone().expect("there");
     let Place { rules, keyspace, key } = &sites.place;

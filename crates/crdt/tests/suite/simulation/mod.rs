@@ -174,9 +174,21 @@ const FOUND: [u64; 23] = [
     372_361, 432_340, 458_523, 461_782, 551_248, 587_781, 719_925, 721_641, 761_282, 886_373,
 ];
 
+/// Such seeds among schedules of few keys.
+const FOUND_HOT: [u64; 2] = [3_508, 5_844];
+
+/// Such seeds among schedules in which rules and builds change: of these two the histories have lives beside each other.
+const FOUND_BY_RULES: [u64; 2] = [884, 1_078];
+
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
     for seed in FOUND {
         sweep(seed, 1, plan);
+    }
+    for seed in FOUND_HOT {
+        sweep(seed, 1, hot_plan);
+    }
+    for seed in FOUND_BY_RULES {
+        sweep(seed, 1, rules_plan);
     }
 }
