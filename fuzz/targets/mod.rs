@@ -8,6 +8,7 @@ pub mod database;
 mod delta;
 pub mod entry;
 mod etcd_request;
+pub mod gateway_json;
 mod http_path;
 mod input;
 mod object;
@@ -27,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("delta", delta::run),
     ("entry", entry::run),
     ("etcd_request", etcd_request::run),
+    ("gateway_json", gateway_json::run),
     ("http_path", http_path::run),
     ("object", object::run),
     ("peer_message", peer_message::run),

@@ -1,7 +1,5 @@
 //! Messages and gRPC services, generated from the `.proto` files in `/proto`; nothing else.
 //!
-//! What eddy does not serve, as etcd's lock and election services, is in `/proto` and has no code here.
-//!
 //! All `bytes` fields are [`Bytes`](prost::bytes::Bytes). The generated code is committed, so that a build needs neither
 //! protoc nor a build script; `tests/generated.rs` keeps it true and rewrites it with `EDDY_REGENERATE=1`.
 
@@ -24,6 +22,21 @@ pub mod mvccpb {
 pub mod authpb {
     include!("gen/authpb.rs");
 }
+
+/// Locks, as etcd's server takes them for its clients.
+#[allow(missing_docs, unused_qualifications, clippy::all)]
+pub mod v3lockpb {
+    include!("gen/v3lockpb.rs");
+}
+
+/// Elections, as etcd's server holds them for its clients.
+#[allow(missing_docs, unused_qualifications, clippy::all)]
+pub mod v3electionpb {
+    include!("gen/v3electionpb.rs");
+}
+
+/// The descriptors of etcd's messages, encoded: a set of files without comments. With them JSON becomes protobuf and back.
+pub const DESCRIPTORS: &[u8] = include_bytes!("gen/etcd.bin");
 
 /// The gRPC health checking protocol (`grpc.health.v1`), which etcd serves for the service name "" alone.
 #[allow(missing_docs, unused_qualifications, clippy::all)]

@@ -27,6 +27,8 @@ pub struct Parts {
     pub routes: Routes,
     /// The KV service once more, to be reached without a look-up among the routes.
     pub kv: Option<MountedKv>,
+    /// The limits on requests.
+    pub limits: RequestLimits,
     /// What the health endpoints ask of the node.
     pub health: Arc<dyn Health>,
     /// The admin API, for the endpoints that tell of the cluster.
@@ -179,8 +181,9 @@ pub fn parts(
     tasks.spawn(autocompact::run(node.clone(), config.auto_compaction()?, stop.clone()));
     let admin = Admin::new(node.clone(), Arc::clone(peers));
     Ok(Parts {
-        routes: api::routes(node, limits, member).add_service(AdminServer::new(admin.clone())),
+        routes: api::routes(node, limits, member, stop).add_service(AdminServer::new(admin.clone())),
         kv: Some(api::kv(node, limits)),
+        limits,
         health: Arc::new(NodeHealth(node.clone(), Arc::clone(peers))),
         admin,
     })

@@ -10,6 +10,7 @@ pub mod backup;
 pub mod cli;
 pub mod command;
 pub mod config;
+pub mod gateway;
 pub mod grpc;
 pub mod http;
 pub mod limits;

@@ -15,6 +15,7 @@ use crate::assemble::{self, Parts};
 use crate::cli::{Invocation, Notice};
 use crate::config::Config;
 use crate::config::url::join;
+use crate::gateway::Gateway;
 use crate::grpc::Grpc;
 use crate::http::Endpoints;
 use crate::limits;
@@ -157,10 +158,13 @@ impl Front {
     /// Opens the node to peers and clients.
     fn open(&mut self, config: &Config, parts: Parts, peers: &Arc<Peers>) {
         self.station.open(Arc::clone(peers));
+        let grpc = Grpc::new(parts.routes, Arc::clone(&self.metrics), self.stop.clone())
+            .directly(parts.kv)
+            .warn_after(config.slow_request());
+        let gateway = config.enable_grpc_gateway.then(|| Gateway::new(grpc.clone(), parts.limits.max_message_bytes()));
         self.services.open(ClientServices {
-            grpc: Grpc::new(parts.routes, Arc::clone(&self.metrics), self.stop.clone())
-                .directly(parts.kv)
-                .warn_after(config.slow_request()),
+            grpc,
+            gateway,
             http: Endpoints::new(config, parts.health, Arc::clone(&self.metrics)).reporting(parts.admin),
         });
         self.serve(config);

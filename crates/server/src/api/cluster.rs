@@ -151,12 +151,21 @@ impl Cluster for ClusterService {
     }
 
     /// A learner of eddy is a member like all others, since there are no votes to count. It is only shown as a learner
-    /// until it is promoted.
+    /// until it is promoted. As in etcd, that is refused for one that has never started: a member says its name then.
     async fn member_promote(
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
-        let members = self.changed(self.node.member_promote(ReplicaId::new(request.into_inner().id))).await?;
+        let id = ReplicaId::new(request.into_inner().id);
+        // Who is not known yet may be known, and not have started, when the command is carried out.
+        match self.node.members().iter().find(|member| member.id == id && !member.removed) {
+            None => return Err(status::denied(Denied::MemberNotFound)),
+            Some(member) if member.learner && member.name.is_empty() => {
+                return Err(status::denied(Denied::LearnerNotReady));
+            }
+            Some(_) => {}
+        }
+        let members = self.changed(self.node.member_promote(id)).await?;
         Ok(Response::new(MemberPromoteResponse { header: self.header(), members }))
     }
 }

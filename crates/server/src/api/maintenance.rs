@@ -166,12 +166,10 @@ impl Maintenance for MaintenanceService {
         let request = request.into_inner();
         let (major, minor) = major_minor(ETCD_VERSION).unwrap_or_default();
         match DowngradeAction::try_from(request.action) {
+            // There is one version of eddy's disk, so none could be gone back to.
             Ok(DowngradeAction::Validate | DowngradeAction::Enable) => match major_minor(&request.version) {
                 None => Err(status::denied(Denied::WrongDowngradeVersion)),
-                Some(version) if version != (major, minor.saturating_sub(1)) => {
-                    Err(status::denied(Denied::InvalidDowngradeVersion))
-                }
-                Some(_) => Err(status::missing("downgrades to another storage format (Downgrade)")),
+                Some(_) => Err(status::denied(Denied::InvalidDowngradeVersion)),
             },
             // As in etcd, it is no error that there is nothing to cancel.
             Ok(DowngradeAction::Cancel) => {

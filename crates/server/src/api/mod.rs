@@ -9,15 +9,21 @@ use eddy_proto::etcdserverpb::lease_server::LeaseServer;
 use eddy_proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use eddy_proto::etcdserverpb::watch_server::WatchServer;
 use eddy_proto::health::health_server::HealthServer;
+use eddy_proto::v3electionpb::election_server::ElectionServer;
+use eddy_proto::v3lockpb::lock_server::LockServer;
+use tokio_util::sync::CancellationToken;
 use tonic::codec::CompressionEncoding::Gzip;
 use tonic::service::Routes;
 
 use self::auth::AuthService;
 use self::cluster::{ClusterService, MemberInfo};
+use self::concurrency::Concurrency;
+use self::election::ElectionService;
 use self::health::HealthService;
 use self::kv::KvService;
 use self::lease::LeaseService;
 use self::limits::{RequestLimits, Worded};
+use self::lock::LockService;
 use self::maintenance::MaintenanceService;
 use self::watch::WatchService;
 use crate::node::Handle;
@@ -25,13 +31,16 @@ use crate::node::Handle;
 pub mod auth;
 pub mod check;
 pub mod cluster;
+pub mod concurrency;
 pub mod convert;
+pub mod election;
 pub mod header;
 pub mod health;
 pub mod invalid;
 pub mod kv;
 pub mod lease;
 pub mod limits;
+pub mod lock;
 pub mod maintenance;
 pub mod overlap;
 pub mod range_stream;
@@ -50,8 +59,8 @@ pub fn kv(node: &Handle, limits: RequestLimits) -> MountedKv {
     Worded(server.max_decoding_message_size(limits.max_message_bytes()).accept_compressed(Gzip))
 }
 
-/// All services of the API on one node. `grpc` answers calls to services of etcd that are not mounted: Lock and Election.
-pub fn routes(node: &Handle, limits: RequestLimits, member: MemberInfo) -> Routes {
+/// All services of the API on one node. Who waits for a lock is told when the process stops.
+pub fn routes(node: &Handle, limits: RequestLimits, member: MemberInfo, stop: &CancellationToken) -> Routes {
     let (max, common) = (limits.max_message_bytes(), header::without_revision(&node.identity()));
     // Answers are never compressed. etcd compresses the answers to compressed requests only, which no client has to send.
     macro_rules! serve {
@@ -59,9 +68,17 @@ pub fn routes(node: &Handle, limits: RequestLimits, member: MemberInfo) -> Route
             Worded($server::new($service).max_decoding_message_size(max).accept_compressed(Gzip))
         };
     }
+    let shared = Concurrency {
+        kv: KvService::new(node.clone(), limits),
+        leases: LeaseService::new(node.clone()),
+        watch: WatchService::new(node.clone(), common, limits.max_request_bytes),
+        stop: stop.clone(),
+    };
     Routes::new(kv(node, limits))
-        .add_service(serve!(WatchServer, WatchService::new(node.clone(), common, limits.max_request_bytes)))
-        .add_service(serve!(LeaseServer, LeaseService::new(node.clone())))
+        .add_service(serve!(WatchServer, shared.watch.clone()))
+        .add_service(serve!(LeaseServer, shared.leases.clone()))
+        .add_service(serve!(LockServer, LockService(shared.clone())))
+        .add_service(serve!(ElectionServer, ElectionService(shared)))
         .add_service(serve!(ClusterServer, ClusterService::new(node.clone(), member)))
         .add_service(serve!(MaintenanceServer, MaintenanceService::new(node.clone())))
         .add_service(serve!(AuthServer, AuthService::new(node.clone())))

@@ -101,6 +101,8 @@ pub enum Denied {
     MemberBadUrls,
     /// The member is no learner.
     MemberNotLearner,
+    /// The learner has never started.
+    LearnerNotReady,
     /// Another member has that peer URL.
     PeerUrlExists,
     /// There is a member of that id already.
@@ -127,6 +129,9 @@ pub fn denied(denied: Denied) -> Status {
         Denied::MemberNotFound => (Code::NotFound, "etcdserver: member not found"),
         Denied::MemberBadUrls => (Code::InvalidArgument, "etcdserver: given member URLs are invalid"),
         Denied::MemberNotLearner => (Code::FailedPrecondition, "etcdserver: can only promote a learner member"),
+        Denied::LearnerNotReady => {
+            (Code::FailedPrecondition, "etcdserver: can only promote a learner member which is in sync with leader")
+        }
         Denied::PeerUrlExists => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
         Denied::MemberExists => (Code::FailedPrecondition, "etcdserver: member ID already exist"),
         Denied::TooManyLearners => (Code::FailedPrecondition, "etcdserver: too many learner members in cluster"),

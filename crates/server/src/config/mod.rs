@@ -150,6 +150,8 @@ pub struct Config {
     pub metrics: String,
     /// Acknowledge writes before they are on disk.
     pub unsafe_no_fsync: bool,
+    /// Whether the API is served in JSON, too.
+    pub enable_grpc_gateway: bool,
     /// Interval of progress notifications on idle watches that asked for them; zero for the default of 10 minutes.
     pub watch_progress_notify_interval: Duration,
     /// Applying a request for longer than this logs a warning.
@@ -236,6 +238,7 @@ impl Default for Config {
             },
             metrics: "basic".to_owned(),
             unsafe_no_fsync: false,
+            enable_grpc_gateway: true,
             watch_progress_notify_interval: Duration::ZERO,
             warning_apply_duration: Duration::from_millis(100),
             warning_unary_request_duration: SLOW_REQUEST_DEFAULT,

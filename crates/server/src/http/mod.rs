@@ -32,7 +32,7 @@ pub enum Surface {
 
 /// The parts of a request that the endpoints look at. They take no body.
 pub struct HttpRequest<'a> {
-    /// GET for all but the gateway.
+    /// GET for nearly all.
     pub method: &'a Method,
     /// Path and query.
     pub uri: &'a Uri,
@@ -76,15 +76,25 @@ impl Endpoints {
         if surface != Surface::Client {
             return self.route(surface, &request).await;
         }
+        match self.precheck(&request) {
+            Some(response) => response,
+            None => self.shared(request.origin, self.route(surface, &request).await),
+        }
+    }
+
+    /// Answers a request of a client that goes no further: it is for a host that is not allowed, or a browser only asks
+    /// whether it may send one.
+    pub fn precheck(&self, request: &HttpRequest<'_>) -> Option<HttpResponse> {
         if !request.tls && !self.host_allowed(request.host) {
             tracing::warn!(host = request.host, "rejecting HTTP request to prevent DNS rebinding attacks");
-            return error(StatusCode::MISDIRECTED_REQUEST, &rebinding(request.host));
+            return Some(error(StatusCode::MISDIRECTED_REQUEST, &rebinding(request.host)));
         }
-        let mut response = match *request.method {
-            Method::OPTIONS => Response::new(Full::default()),
-            _ => self.route(surface, &request).await,
-        };
-        let origin = match request.origin {
+        (request.method == Method::OPTIONS).then(|| self.shared(request.origin, Response::new(Full::default())))
+    }
+
+    /// Says to browsers whether pages of that origin may see the answer.
+    pub fn shared<B>(&self, origin: Option<&str>, mut response: Response<B>) -> Response<B> {
+        let origin = match origin {
             _ if self.origin_allowed("*") => Some("*"),
             Some(origin) if self.origin_allowed(origin) => Some(origin),
             _ => None,
@@ -108,7 +118,6 @@ impl Endpoints {
             (Surface::Client | Surface::Peer, "/version") => get(request, || self.version()),
             (Surface::Client | Surface::Metrics, "/metrics") => self.metrics_text(),
             (Surface::Client, "/debug/vars") => get(request, vars),
-            (Surface::Client, path) if path.starts_with("/v3/") || path.starts_with("/v3beta/") => gateway(),
             (Surface::Client | Surface::Metrics, "/health") => {
                 if request.method != Method::GET {
                     tracing::warn!("status-code" = 405, "/health error");
@@ -227,13 +236,6 @@ impl Endpoints {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-
-/// The JSON gateway's answer until there is one, in its own format.
-fn gateway() -> HttpResponse {
-    let body =
-        "{\"code\":12,\"message\":\"eddy: the JSON gateway (/v3/...) is not built yet; use gRPC\",\"details\":[]}";
-    with_type(StatusCode::NOT_IMPLEMENTED, body, JSON)
-}
 
 fn vars() -> HttpResponse {
     let args: Vec<String> = std::env::args().collect();

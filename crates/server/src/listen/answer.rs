@@ -1,4 +1,4 @@
-//! One request, from its head to its answer: gRPC of clients, gRPC of peers, or plain HTTP.
+//! One request, from its head to its answer: gRPC of clients or peers, JSON for the gateway, or plain HTTP.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,6 +17,7 @@ use tower::Service;
 use super::opening::Opening;
 use super::setup::{Peer, Setup};
 use crate::api::status;
+use crate::gateway::{Gateway, GatewayBody};
 use crate::grpc::GrpcBody;
 use crate::http::{self as endpoints, HttpRequest, Surface};
 use crate::peer::Caller;
@@ -46,7 +47,7 @@ pub(super) async fn answer(
         return Ok(Box::pin(of_peer(setup, peer, request)).await.map(ResponseBody::Peer));
     }
     // Boxed: otherwise every call's task would have room for it, which is moved and paged in.
-    Ok(Box::pin(plain(setup, peer.tls, request)).await.map(ResponseBody::Full))
+    Ok(Box::pin(plain(setup, peer, request)).await)
 }
 
 /// Answers the gRPC of a peer.
@@ -59,19 +60,41 @@ async fn of_peer(setup: Arc<Setup>, peer: Peer, mut request: Request<Incoming>) 
 }
 
 /// Answers what is not gRPC.
-async fn plain(setup: Arc<Setup>, tls: bool, request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let Some(surface) = setup.http else { return endpoints::error(StatusCode::NOT_FOUND, "404 page not found") };
-    let (request, body) = request.into_parts();
-    let host = request.headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| request.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
-    let origin = request.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
-    let request = HttpRequest { method: &request.method, uri: &request.uri, host, origin, tls };
-    let response = match setup.services.clients.get() {
-        Some(clients) => clients.http.call(surface, request).await,
-        None => endpoints::error(StatusCode::SERVICE_UNAVAILABLE, status::not_joined().message()),
+async fn plain(setup: Arc<Setup>, peer: Peer, request: Request<Incoming>) -> Response<ResponseBody> {
+    let Some(surface) = setup.http else {
+        return endpoints::error(StatusCode::NOT_FOUND, "404 page not found").map(ResponseBody::Full);
     };
+    let (head, body) = request.into_parts();
+    let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
+    let origin = head.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+    let request = HttpRequest { method: &head.method, uri: &head.uri, host, origin, tls: peer.tls };
+    let Some(clients) = setup.services.clients.get() else {
+        drain(body).await;
+        let text = status::not_joined();
+        return endpoints::error(StatusCode::SERVICE_UNAVAILABLE, text.message()).map(ResponseBody::Full);
+    };
+    if let Some(gateway) = &clients.gateway
+        && surface == Surface::Client
+        && Gateway::has(head.uri.path())
+    {
+        let refused = match clients.http.precheck(&request) {
+            Some(response) => response.map(ResponseBody::Full),
+            None => match Gateway::find(&head.method, head.uri.path()) {
+                Ok(rpc) => {
+                    let origin = origin.map(str::to_owned);
+                    let response = gateway.call(rpc, Request::from_parts(head, body), peer.address).await;
+                    return clients.http.shared(origin.as_deref(), response.map(ResponseBody::Gateway));
+                }
+                Err(response) => clients.http.shared(origin, response.map(ResponseBody::Gateway)),
+            },
+        };
+        drain(body).await;
+        return refused;
+    }
+    let response = clients.http.call(surface, request).await;
     drain(body).await;
-    response
+    response.map(ResponseBody::Full)
 }
 
 /// Reads a body that is not needed. Dropping a body that is still on its way resets the HTTP/2 stream, and curl then drops
@@ -96,6 +119,7 @@ pub(super) enum ResponseBody {
     Grpc(GrpcBody),
     Peer(tonic::body::Body),
     Full(Full<Bytes>),
+    Gateway(GatewayBody),
 }
 
 impl Body for ResponseBody {
@@ -107,6 +131,7 @@ impl Body for ResponseBody {
             ResponseBody::Grpc(body) => Pin::new(body).poll_frame(cx),
             ResponseBody::Peer(body) => Pin::new(body).poll_frame(cx),
             ResponseBody::Full(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            ResponseBody::Gateway(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -115,6 +140,7 @@ impl Body for ResponseBody {
             ResponseBody::Grpc(body) => body.is_end_stream(),
             ResponseBody::Peer(body) => body.is_end_stream(),
             ResponseBody::Full(body) => body.is_end_stream(),
+            ResponseBody::Gateway(body) => body.is_end_stream(),
         }
     }
 
@@ -123,6 +149,7 @@ impl Body for ResponseBody {
             ResponseBody::Grpc(body) => body.size_hint(),
             ResponseBody::Peer(body) => body.size_hint(),
             ResponseBody::Full(body) => body.size_hint(),
+            ResponseBody::Gateway(body) => body.size_hint(),
         }
     }
 }

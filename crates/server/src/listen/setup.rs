@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::config::Config;
+use crate::gateway::Gateway;
 use crate::grpc::Grpc;
 use crate::http::{Endpoints, Surface};
 use crate::metrics::Metrics;
@@ -66,6 +67,8 @@ impl ConnLimits {
 pub struct ClientServices {
     /// gRPC.
     pub grpc: Grpc,
+    /// The same in JSON, unless it is switched off.
+    pub gateway: Option<Gateway>,
     /// The rest.
     pub http: Endpoints,
 }

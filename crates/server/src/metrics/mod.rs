@@ -121,9 +121,9 @@ metrics! {
     backend_defrag: Histogram = seconds("etcd_disk_backend_defrag_duration_seconds", "Time of a defragmentation.", 0.1, 13);
     backend_snapshot: Histogram = seconds("etcd_disk_backend_snapshot_duration_seconds", "Time of a snapshot.", 0.01, 17);
     defrag_inflight: IntGauge = gauge("etcd_disk_defrag_inflight", "1 while defragmenting.");
-    db_total_size: IntGauge = gauge("etcd_mvcc_db_total_size_in_bytes", "Size of the data on disk, bytes.");
+    db_total_size: IntGauge = gauge("etcd_mvcc_db_total_size_in_bytes", "What the data dir takes on disk, bytes.");
     db_total_size_in_use: IntGauge =
-        gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of the data that is in use, bytes.");
+        gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of the live data, bytes.");
     db_open_read_transactions: IntGauge = gauge("etcd_mvcc_db_open_read_transactions", "Reads in flight.");
     put: IntCounter = counter("etcd_mvcc_put_total", "Puts seen by this member.");
     range: IntCounter = counter("etcd_mvcc_range_total", "Ranges seen by this member.");

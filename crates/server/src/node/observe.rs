@@ -107,7 +107,7 @@ impl Metrics {
 pub fn refresh(metrics: &Metrics, node: &Handle) {
     let status = node.status();
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
-    metrics.db_total_size.set(bytes(status.size_allocated));
+    metrics.db_total_size.set(bytes(status.size_on_disk));
     metrics.db_total_size_in_use.set(bytes(status.size_in_use));
     metrics.disk_bytes.set(bytes(status.size_on_disk));
     metrics.writable.set(i64::from(status.state == NodeState::Running));

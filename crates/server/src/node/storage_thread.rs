@@ -286,6 +286,8 @@ impl StorageThread {
         if let Err(StorageError::Poisoned) = &result {
             self.stop_writes(&StorageError::Poisoned);
         }
+        // What it freed is seen at once.
+        self.counted = None;
         self.note_sizes();
         let result = result.map_err(|error| NodeError::Storage(error.to_string()));
         if reply.send(result).is_err() {

@@ -83,6 +83,8 @@ struct Talk<'a> {
     chunks: VecDeque<Option<Place>>,
     /// `Some` once the peer reads a snapshot.
     reading: Option<Reading>,
+    /// The last ping's number, and when it was made.
+    pinged: Option<(u32, Instant)>,
     /// The counts that are in the metrics already.
     tally: SessionTally,
     /// When the peer must have greeted.
@@ -117,6 +119,7 @@ pub(crate) async fn talk(
         inputs: VecDeque::new(),
         chunks: VecDeque::new(),
         reading: None,
+        pinged: None,
         tally: SessionTally::default(),
         greeting_deadline,
         last_look: started.checked_sub(peers.sync_interval).unwrap_or(started),
@@ -264,6 +267,7 @@ impl Talk<'_> {
     fn receive(&mut self, bytes: Bytes, durable: &VersionVector) -> Result<(), End> {
         let length = bytes.len();
         let message = Message::decode(bytes).map_err(SyncError::Garbage)?;
+        self.measure(&message);
         let now = self.peers.node.now();
         let turn = self.peers.node.look(|replica| self.session.lock().receive(replica, durable, now, message))?;
         if self.seat.is_none() {
@@ -305,8 +309,23 @@ impl Talk<'_> {
         Some(Instant::now() + Duration::from_millis(due_ms.saturating_sub(self.peers.node.now().mono_ms)))
     }
 
+    /// Measures the round trip that ends with this message, if one does.
+    fn measure(&mut self, message: &Message) {
+        let Message::Pong { number, .. } = message else { return };
+        let round_trip = self.pinged.take_if(|(pinged, _)| pinged == number).map(|(_, since)| since.elapsed());
+        if let (Some(round_trip), Some(peer)) = (round_trip, self.session.lock().peer()) {
+            let histogram = self.peers.metrics.peer_round_trip.with_label_values(&[&peer.to_string()]);
+            histogram.observe(round_trip.as_secs_f64());
+        }
+    }
+
     fn take(&mut self, turn: SessionEffects) {
         self.inputs.extend(turn.inputs);
+        let pings = turn.messages.iter().filter_map(|message| match message {
+            Message::Ping { number, .. } => Some(*number),
+            _ => None,
+        });
+        self.pinged = pings.last().map(|number| (number, Instant::now())).or(self.pinged);
         self.outbox.extend(turn.messages.iter().map(Message::encode));
         for event in turn.events {
             match event {

@@ -225,9 +225,6 @@ impl Peers {
             metrics.peer_connected.with_label_values(&label).set(i64::from(peer.connected));
             metrics.peer_entries_behind.with_label_values(&label).set(peer.entries_behind as i64);
             metrics.peer_bytes_behind.with_label_values(&label).set(peer.bytes_behind as i64);
-            if let Some(round_trip_us) = peer.round_trip_us {
-                metrics.peer_round_trip.with_label_values(&label).observe(round_trip_us as f64 / 1e6);
-            }
         }
         metrics.unsettled_keys.set(self.node.look(|replica| replica.windows_len()) as i64);
     }

@@ -12,7 +12,8 @@ use eddy_proto::admin::{Dot, Equality, Merge, MergesRequest, StatusRequest, Stat
 use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
 use eddy_proto::etcdserverpb::kv_client::KvClient;
 use eddy_proto::etcdserverpb::{
-    DeleteRangeRequest, Member, MemberAddRequest, MemberListRequest, MemberRemoveRequest, PutRequest, RangeRequest,
+    DeleteRangeRequest, Member, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
+    PutRequest, RangeRequest,
 };
 use eddy_proto::mvccpb::KeyValue;
 use tempfile::TempDir;
@@ -258,9 +259,23 @@ impl Replica {
     }
 
     pub async fn add(&self, peer_url: &str) -> Result<Member> {
+        self.add_as(peer_url, false).await
+    }
+
+    pub async fn add_learner(&self, peer_url: &str) -> Result<Member> {
+        self.add_as(peer_url, true).await
+    }
+
+    async fn add_as(&self, peer_url: &str, is_learner: bool) -> Result<Member> {
         let mut cluster = ClusterClient::new(self.server.connect().await?);
-        let request = MemberAddRequest { peer_ur_ls: vec![peer_url.to_owned()], is_learner: false };
+        let request = MemberAddRequest { peer_ur_ls: vec![peer_url.to_owned()], is_learner };
         cluster.member_add(request).await?.into_inner().member.context("the new member")
+    }
+
+    pub async fn promote(&self, id: u64) -> Result<()> {
+        let mut cluster = ClusterClient::new(self.server.connect().await?);
+        cluster.member_promote(MemberPromoteRequest { id }).await?;
+        Ok(())
     }
 
     pub async fn remove(&self, id: u64) -> Result<()> {

@@ -18,7 +18,11 @@ async fn a_member_is_added_joins_and_is_removed() -> Result<()> {
     cluster.settled().await?;
     let (ports, name) = (free_ports()?, "r3".to_owned());
     let peer_url = format!("http://127.0.0.1:{}", ports[1]);
-    let added = cluster.replicas[1].add(&peer_url).await?;
+    let added = cluster.replicas[1].add_learner(&peer_url).await?;
+    // Whether or not they know of it yet.
+    for replica in &cluster.replicas {
+        ensure!(replica.promote(added.id).await.is_err(), "it was promoted before it had started");
+    }
     let list: Vec<String> = cluster.replicas.iter().map(|r| format!("{}={}", r.name, r.peer_url)).collect();
     let mut all = flags(&name, &peer_url, &format!("{},{name}={peer_url}", list.join(",")));
     all.push("--initial-cluster-state=existing".to_owned());
@@ -38,7 +42,9 @@ async fn a_member_is_added_joins_and_is_removed() -> Result<()> {
         })
         .await?;
     }
+    cluster.replicas[0].promote(added.id).await?;
     cluster.settled().await?;
+    ensure!(cluster.replicas[1].members().await?.iter().all(|member| !member.is_learner), "a learner is left");
 
     cluster.replicas[0].remove(added.id).await?;
     let mut removed = cluster.replicas.pop().context("the new member")?;

@@ -91,3 +91,25 @@ async fn writes_to_one_key_while_apart_end_in_the_same_bytes_everywhere() -> Res
     assert_eq!(cluster.replicas[0].contents().await?.len(), 61);
     Ok(())
 }
+
+/// A ping goes out every five seconds. Who looks at the metrics meanwhile changes nothing.
+#[tokio::test]
+async fn a_round_trip_is_counted_when_it_is_measured() -> Result<()> {
+    let cluster = Cluster::start(2).await?;
+    let started = std::time::Instant::now();
+    let [own, other] = [&cluster.replicas[0], &cluster.replicas[1]];
+    let member = own.members().await?.into_iter().find(|member| member.name == "r1").context("r1")?.id;
+    let count = format!("etcd_network_peer_round_trip_time_seconds_count{{To=\"{member:x}\"}}");
+    eventually("a round trip", || async {
+        ensure!(own.metric(&count).await? > 0);
+        Ok(())
+    })
+    .await?;
+    for _ in 0..50 {
+        own.server.get("/metrics").await?;
+    }
+    let (counted, pings) = (own.metric(&count).await?, started.elapsed().as_secs() / 5 + 2);
+    ensure!(counted <= pings, "{counted} round trips of at most {pings} pings");
+    other.put("a", "b").await?;
+    own.shows("a", Some("b")).await
+}

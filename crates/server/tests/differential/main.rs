@@ -8,11 +8,12 @@
 //! - `EDDY_DIFF_PAIRS`: pairs of servers at a time
 //! - `EDDY_DIFF_FAILURES`: how many failures are shrunk before it stops
 //! - `EDDY_DIFF_RESTARTED`: requests around restarts (default 2000)
-//! - `EDDY_DIFF_ONLY=FILE`: replays one sequence and nothing else
+//! - `EDDY_DIFF_ONLY=FILE`: replays one sequence and nothing else; `EDDY_DIFF_ONLY=gateway`: the JSON gateway alone
 
 #[path = "../support/mod.rs"]
 mod support;
 
+mod gateway;
 mod generate;
 mod op;
 mod pair;
@@ -68,7 +69,14 @@ async fn main() -> ExitCode {
 async fn run() -> Result<bool> {
     let binaries = binaries()?;
     println!("reference {}\nsubject   {}", binaries.reference.display(), binaries.subject.display());
-    if let Ok(file) = env::var("EDDY_DIFF_ONLY") {
+    let only = env::var("EDDY_DIFF_ONLY").ok();
+    if only.as_deref().is_none_or(|only| only == "gateway") {
+        println!("JSON gateway: {} requests alike", gateway::compare(&binaries).await?);
+    }
+    if let Some(file) = only {
+        if file == "gateway" {
+            return Ok(true);
+        }
         return replay_one(&binaries, Path::new(&file)).await;
     }
     let tally = Tally::default();

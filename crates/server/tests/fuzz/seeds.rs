@@ -14,6 +14,7 @@ use eddy_server::backup::page::{BRANCH, FREELIST, LEAF, Meta, header};
 use prost::Message;
 
 use crate::targets::entry::BASES;
+use crate::targets::gateway_json::PATHS;
 use crate::targets::pair::Pair;
 use crate::targets::peer_message::{SITUATIONS, put, situation};
 use crate::targets::snapshot_chunk::Open;
@@ -40,6 +41,7 @@ pub fn all() -> Result<Vec<Seeds>> {
         ("delta", delta()?),
         ("entry", entry()?),
         ("etcd_request", etcd_request()),
+        ("gateway_json", gateway_json()),
         ("http_path", http_path()),
         ("object", object()),
         ("peer_message", peer_message()),
@@ -47,6 +49,22 @@ pub fn all() -> Result<Vec<Seeds>> {
         ("session", session()),
         ("snapshot_chunk", snapshot_chunk()?),
     ])
+}
+
+/// Messages with every kind of field, and a few that are none.
+fn gateway_json() -> Vec<Vec<u8>> {
+    let bodies = [
+        r#"{"key":"Zm9v","range_end":"AA==","limit":"7","sortOrder":"DESCEND","serializable":true,"new":[{}]}"#,
+        r#"{"compare":[{"key":"Zm9v","target":"VALUE","value":"YmFy"}],"success":[{"request_txn":{"failure":[
+            {"requestDeleteRange":{"key":"eg==","prev_kv":null}}]}},{"request_put":{"key":"YQ==","lease":-1}}]}"#,
+        r#"{"action":1,"version":"3.6"}"#,
+        r#"{"name":"\u00e9\"","password":"p","options":{"no_password":false},"hashedPassword":"x"}"#,
+        r#"{"leader":{"name":"ZQ==","key":"ZS80ZA==","rev":1e3,"lease":"77"},"value":"_-8"} {}"#,
+        r#"{"action":"ACTIVATE","memberID":"18446744073709551615","alarm":"NOSPACE"}"#,
+    ];
+    assert_eq!(bodies.len(), PATHS.len());
+    let seeds = bodies.iter().enumerate().map(|(path, body)| prefixed(&[path as u8], body.as_bytes()));
+    seeds.chain([b"\0".to_vec(), b"\0[{]}".to_vec(), b"\x01{\"key\":\"".to_vec()]).collect()
 }
 
 fn prefixed(prefix: &[u8], rest: &[u8]) -> Vec<u8> {

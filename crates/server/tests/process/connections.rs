@@ -34,7 +34,11 @@ async fn http_and_grpc_share_a_port() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert_eq!(body(&answer), r#"{"etcdserver":"3.7.3","etcdcluster":"3.7.0","storage":"3.7.0"}"#);
     assert!(server.get("/nothing").await.ends_with("\r\n\r\n404 page not found\n"));
-    assert!(server.get("/v3/kv/range").await.contains("the JSON gateway (/v3/...) is not built yet"));
+    let answer = server.get("/v3/kv/range").await;
+    assert!(answer.starts_with("HTTP/1.1 501 "), "{answer}");
+    assert_eq!(body(&answer), r#"{"code":12,"message":"Method Not Allowed"}"#);
+    let without = Server::start(&[ANY_PORT, &["--enable-grpc-gateway=false"]].concat()).await;
+    assert!(without.get("/v3/kv/range").await.ends_with("\r\n\r\n404 page not found\n"));
 }
 
 #[tokio::test]

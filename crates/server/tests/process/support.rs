@@ -8,6 +8,7 @@ use std::time::Duration;
 use eddy_crdt::AlarmKind;
 use eddy_server::cli::{self, Action};
 use eddy_server::config::Config;
+use eddy_server::gateway::Gateway;
 use eddy_server::grpc::Grpc;
 use eddy_server::http::health::{Answer, Health};
 use eddy_server::http::{Endpoints, Surface};
@@ -95,8 +96,10 @@ impl Server {
         let metrics = Arc::new(Metrics::for_config(config).unwrap());
         let (stop, tracker, node) = (CancellationToken::new(), TaskTracker::new(), Arc::new(Node::default()));
         let services = Arc::new(Services::default());
+        let api = Grpc::new(options.routes, metrics.clone(), stop.clone());
         services.open(ClientServices {
-            grpc: Grpc::new(options.routes, metrics.clone(), stop.clone()),
+            grpc: api.clone(),
+            gateway: config.enable_grpc_gateway.then(|| Gateway::new(api, 2 << 20)),
             http: Endpoints::new(config, node.clone(), metrics.clone()),
         });
         let limits = ConnLimits { header_timeout: options.header_timeout, ..ConnLimits::of(config) };

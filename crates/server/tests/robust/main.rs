@@ -12,6 +12,7 @@ mod disk;
 mod faults;
 mod flags;
 mod floods;
+mod gateway;
 mod leases;
 mod raw;
 mod size;

@@ -87,8 +87,13 @@ async fn objects_cost_what_they_should_and_their_space_comes_back() -> Result<()
     ensure!(left < 16 * MB, "{left} bytes stay on disk");
     ensure!(count(&client).await? == 1);
     let metrics = server.get("/metrics").await?;
-    let size = metrics.lines().find_map(|line| line.strip_prefix("etcd_mvcc_db_total_size_in_bytes "));
-    ensure!(size.context("the gauge")?.parse::<f64>()? < 1e6, "{size:?}");
+    let gauge = |name: &str| -> Result<f64> {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(value.with_context(|| name.to_owned())?.parse()?)
+    };
+    let (total, live) = (gauge("etcd_mvcc_db_total_size_in_bytes")?, gauge("etcd_mvcc_db_total_size_in_use_in_bytes")?);
+    ensure!((total - left as f64).abs() < 1e6, "{total} bytes are told, {left} are on disk");
+    ensure!(live < 1e6, "{live} bytes live of two keys");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use eddy_proto::etcdserverpb::lease_client::LeaseClient;
 use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use eddy_proto::etcdserverpb::request_op::Request as Step;
 use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Status};
 
@@ -24,6 +25,7 @@ use crate::storage::faulty::Disk;
 mod cluster;
 mod kv;
 mod lease;
+mod locks;
 mod maintenance;
 mod watch;
 
@@ -36,6 +38,7 @@ struct Served {
     node: Handle,
     disk: Disk,
     channel: Channel,
+    stop: CancellationToken,
 }
 
 impl Served {
@@ -62,12 +65,13 @@ impl Served {
             client_urls: vec!["http://a:2379".to_owned()],
             max_learners: 1,
         };
+        let stop = CancellationToken::new();
         let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let routes = super::routes(&node, limits, member);
+        let routes = super::routes(&node, limits, member, &stop);
         tokio::spawn(Server::builder().add_routes(routes).serve_with_incoming(TcpListenerStream::new(listener)));
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
-        Self { node, disk, channel }
+        Self { node, disk, channel, stop }
     }
 
     fn kv(&self) -> KvClient<Channel> {

@@ -94,6 +94,9 @@ pub static FLAGS: &[Flag] = &[
         "How long a ping may stay unanswered before the connection is closed (0 is for ever).",
         |c, v| to_duration(&mut c.grpc_keepalive_timeout, v),
     ),
+    boolean(MEMBER, "enable-grpc-gateway", "true", "Serve the API in JSON below /v3/ too.", |c, v| {
+        to_bool(&mut c.enable_grpc_gateway, v)
+    }),
     boolean(MEMBER, "socket-reuse-port", "false", "Set SO_REUSEPORT on listeners.", |c, v| {
         to_bool(&mut c.socket_reuse_port, v)
     })
@@ -341,7 +344,6 @@ pub static FLAGS: &[Flag] = &[
     })
     .warns(ALWAYS_COMPARED),
     duration(NO_EFFECT, "downgrade-check-time", "5s", "", drop_duration).warns("eddy has no downgrades"),
-    boolean(NO_EFFECT, "enable-grpc-gateway", "true", "", drop_bool).warns("eddy has no JSON gateway"),
     boolean(NO_EFFECT, "enable-log-rotation", "false", "", drop_bool).warns(NO_ROTATION),
     text(NO_EFFECT, "log-rotation-config-json", "", "", drop_text).warns(NO_ROTATION),
     boolean(NO_EFFECT, "enable-distributed-tracing", "false", "", drop_bool).warns(NO_TRACING),
