@@ -3,14 +3,15 @@
 //! Flat, because two replicas that both create `.status` must not make two different maps: one of them would be lost.
 //! An empty map or list, an element of a keyed list, and a struct that may be absent have no scalar of their own. Each has a
 //! leaf that says it is there. What lies under an absent element or struct is dropped: nobody wrote what would be left of it.
-//! The order of a keyed list or set is one leaf, and so is all of an element that is one value.
+//! The order of a keyed list or set is one leaf. So is all of an element that is one value, and so are fields of a struct that
+//! come from one side.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use super::json::{self, Json};
 use super::path::{Path, Step};
-use super::schema::catalogue::Key;
+use super::schema::catalogue::{Key, Together};
 use super::schema::{Schema, Shape};
 
 /// Says that an element of a keyed list, or a struct that may be absent, is there. No JSON text is like it.
@@ -48,7 +49,18 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
     }
 
     fn fields(&mut self, map: &BTreeMap<String, Json>) {
+        let together = self.schema.together(&self.path);
+        for one in together {
+            let there = one.fields.iter().filter_map(|name| map.get_key_value(*name));
+            let there: BTreeMap<String, Json> = there.map(|(name, value)| (name.clone(), value.clone())).collect();
+            if !there.is_empty() {
+                self.under(Step::Together(one), |flat| flat.leaf(Json::Map(there).canonical()));
+            }
+        }
         for (name, value) in map {
+            if together.iter().any(|one| one.fields.contains(&name.as_str())) {
+                continue;
+            }
             self.under(Step::Field(name.clone()), |flat| flat.value(value));
         }
     }
@@ -148,6 +160,7 @@ pub fn assemble<'a>(schema: &Schema<'_>, leaves: impl Iterator<Item = (&'a Path,
                 Step::Element(key) => node.elements.entry(key).or_default(),
                 Step::Order => node.order.get_or_insert_default(),
                 Step::Whole => node.whole.get_or_insert_default(),
+                Step::Together(together) => node.together.entry(together).or_default(),
             };
         }
         node.text = Some(text);
@@ -164,6 +177,7 @@ struct Node<'a> {
     elements: BTreeMap<&'a str, Node<'a>>,
     order: Option<Box<Node<'a>>>,
     whole: Option<Box<Node<'a>>>,
+    together: BTreeMap<&'a Together, Node<'a>>,
 }
 
 impl Node<'_> {
@@ -200,6 +214,11 @@ impl Node<'_> {
             let built = node.build(schema, path);
             path.pop();
             fields.extend(built.map(|built| ((*name).to_owned(), built)));
+        }
+        for node in self.together.values() {
+            if let Some(Json::Map(map)) = node.text.as_ref().and_then(|text| Json::parse(text.as_bytes())) {
+                fields.extend(map);
+            }
         }
         fields
     }

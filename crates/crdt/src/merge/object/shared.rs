@@ -49,12 +49,22 @@ fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>
         .flat_map(|first| first.keys())
         .filter_map(|name| Some((name, maps.iter().map(|map| map.get(name)).collect::<Option<_>>()?)))
         .collect();
+    // Fields that come from one side stay together.
+    let differs = |name: &&str| maps.iter().any(|map| map.get(*name) != maps[0].get(*name));
+    let apart = schema.together(path).iter().filter(|one| one.fields.iter().any(|name| differs(name)));
+    let together: Vec<&str> = apart.flat_map(|one| one.fields.iter().copied()).collect();
     for (map, rest) in maps.iter().zip(&mut rests) {
         let partly = map.iter().filter(|(name, _)| !everywhere.contains_key(name));
         rest.extend(partly.map(|(name, value)| (name.clone(), value.clone())));
     }
     for (name, values) in everywhere {
         let [value, ..] = values[..] else { continue };
+        if together.contains(&name.as_str()) {
+            rests.iter_mut().zip(values).for_each(|(rest, value)| {
+                rest.insert(name.clone(), value.clone());
+            });
+            continue;
+        }
         if values.iter().all(|other| *other == value) {
             shared.insert(name.clone(), value.clone());
             continue;

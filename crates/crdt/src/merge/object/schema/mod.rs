@@ -16,7 +16,7 @@ use crate::merge::rules::Rules;
 
 use super::json::Json;
 use super::path::{Path, Step};
-use catalogue::{Base, Declared, Form, Key, Many, TypeId, catalogue};
+use catalogue::{Base, Declared, Form, Key, Many, Stays, Together, TypeId, catalogue};
 
 /// How the parts of a value merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,10 @@ pub enum Resolution {
     },
     /// The claim to be leader that etcd would have let stand.
     LeaderElection,
+    /// The deletion that began first.
+    Earliest,
+    /// All bits that were set.
+    Bits,
 }
 
 /// The fields of a kind that are set once.
@@ -56,7 +60,6 @@ pub fn set_once(api_version: &str, kind: &str) -> &'static [&'static [&'static s
         ("v1", "PersistentVolumeClaim") => &[&["spec", "volumeName"]],
         ("v1", "PersistentVolume") => &[&["spec", "claimRef"]],
         ("v1", "Node") => &[&["spec", "podCIDR"], &["spec", "podCIDRs"], &["spec", "providerID"]],
-        ("v1", "Service") => &[&["spec", "clusterIP"], &["spec", "clusterIPs"]],
         _ => &[],
     }
 }
@@ -68,12 +71,35 @@ pub struct Schema<'a> {
     kind: &'a str,
     rules: &'a Rules,
     built_in: Option<TypeId>,
+    /// Whether `data` is one value.
+    has_whole_data: bool,
 }
 
 impl<'a> Schema<'a> {
     /// What is declared for that kind.
     pub fn new(api_version: &'a str, kind: &'a str, rules: &'a Rules) -> Self {
-        Self { api_version, kind, rules, built_in: catalogue().kind(api_version, kind) }
+        Self { api_version, kind, rules, built_in: catalogue().kind(api_version, kind), has_whole_data: false }
+    }
+
+    /// The same for a Secret of that type: a pair or a file is only right as a whole.
+    pub fn of_secret(self, secret_type: &str) -> Self {
+        let has_whole_data = self.is_core("Secret") && WHOLE_SECRETS.contains(&secret_type);
+        Self { has_whole_data, ..self }
+    }
+
+    /// Its API version and name.
+    pub fn kind(&self) -> (&'a str, &'a str) {
+        (self.api_version, self.kind)
+    }
+
+    /// Whether it is the Service of Kubernetes.
+    pub fn is_service(&self) -> bool {
+        self.is_core("Service")
+    }
+
+    /// Whether it is the definition of custom resources.
+    pub fn is_crd(&self) -> bool {
+        self.kind == "CustomResourceDefinition" && self.api_version.starts_with("apiextensions.k8s.io/")
     }
 
     fn is_core(&self, kind: &str) -> bool {
@@ -100,6 +126,9 @@ impl<'a> Schema<'a> {
         if set_once(self.api_version, self.kind).iter().any(|once| path.is(once))
             || (self.is_lease() && path.is(&["spec"]))
         {
+            return Shape::Atomic;
+        }
+        if self.has_whole_data && path.is(&["data"]) {
             return Shape::Atomic;
         }
         if path.is(&["metadata", "managedFields"]) {
@@ -129,6 +158,16 @@ impl<'a> Schema<'a> {
             }
             // The fields that a manager owns are a set of paths.
             _ => Shape::Plain,
+        }
+    }
+
+    /// The fields of the struct at that path that come from one side.
+    pub fn together(&self, path: &Path) -> &'static [Together] {
+        match self.locate(path) {
+            Some((Form { many: Many::One | Many::Optional, base: Base::Struct(id) }, _)) => {
+                &catalogue().of(id).together
+            }
+            _ => &[],
         }
     }
 
@@ -166,6 +205,13 @@ impl<'a> Schema<'a> {
         if path.is(&["metadata", "generation"]) {
             return Resolution::Counter { minimum: None };
         }
+        if let Some(Step::Together(together)) = path.steps().last() {
+            return match together.stays {
+                Stays::Last => Resolution::LastWriter,
+                Stays::Earliest => Resolution::Earliest,
+                Stays::Bits => Resolution::Bits,
+            };
+        }
         if set_once(self.api_version, self.kind).iter().any(|once| path.is(once)) {
             return Resolution::FirstWriter;
         }
@@ -193,6 +239,17 @@ pub fn normalise(api_version: &str, kind: &str, object: &mut BTreeMap<String, Js
         normal::fields(metadata, id);
     }
 }
+
+/// The types of Secrets whose data is a pair or a file.
+const WHOLE_SECRETS: &[&str] = &[
+    "kubernetes.io/tls",
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/service-account-token",
+    "bootstrap.kubernetes.io/token",
+];
 
 /// One manager has an entry for each of these.
 const MANAGED_FIELDS: &[Key] = &[
