@@ -270,6 +270,42 @@ fn what_a_third_site_has_still_to_finish_comes_back() {
     assert_eq!(text(&live, &["metadata", "deletionTimestamp"]), Some("2026-01-01T00:00:00Z"));
 }
 
+#[test]
+fn who_saw_that_something_was_done_is_not_forgotten() {
+    let mut sites = done_by_two(Encoding::Json);
+    sites.exchange();
+    let anew = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"new"}}"#;
+    sites.put(0, anew);
+    change(&mut sites, 0, Encoding::Json, |json| set(json, NOTE, string("b")));
+    let Place { rules, keyspace, key } = sites.place.clone();
+    let known = sites.known(0).to_vec();
+    let mut window = sites.place.window(&known);
+    window.drop_middles(&rules, 1, keyspace, key, |_, _| true);
+    change(&mut sites, 2, Encoding::Json, |json| set(json, LABEL, string("late")));
+    let late = sites.known(2).last().expect("it wrote").clone();
+    window.add(late.clone());
+    let mut whole = sites.place.window(&known);
+    whole.add(late);
+    assert_eq!(sites.place.outcome(&window).live, sites.place.outcome(&whole).live);
+    let live = read(&sites.place.outcome(&window).live.expect("it is there").value);
+    assert_eq!(live.uid(), Some("new"));
+}
+
+#[test]
+fn who_edited_last_what_is_refused_decides_and_not_who_wrote_last() {
+    let scaler = parse(
+        r#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"a","uid":"u"},"spec":{"minReplicas":2,"maxReplicas":6}}"#,
+    );
+    let mut sites = sites_of(&scaler, Encoding::Json, 2);
+    change(&mut sites, 0, Encoding::Json, |json| set(json, &["spec", "minReplicas"], Json::Number("5".to_owned())));
+    change(&mut sites, 1, Encoding::Json, |json| set(json, &["spec", "maxReplicas"], Json::Number("3".to_owned())));
+    change(&mut sites, 0, Encoding::Json, |json| set(json, LABEL, string("a")));
+    let merged = meet(&mut sites);
+    let bounds = ["minReplicas", "maxReplicas"].map(|name| get(&merged.json, &["spec", name]).cloned());
+    assert_eq!(bounds, ["2", "3"].map(|n| Some(Json::Number(n.to_owned()))));
+    assert_eq!(text(&merged, LABEL), Some("a"));
+}
+
 /// Three sites edit what contradicts itself; one of them meets another before it meets the third, and edits again. However they
 /// meet, what is refused is put right alike, and what a site only saw put right is no edit of it.
 #[test]
