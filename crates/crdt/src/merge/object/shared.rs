@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::json::Json;
 use super::path::{Path, Step};
-use super::schema::{Schema, Shape};
+use super::schema::{Schema, Shape, Spot};
 
 type Map = BTreeMap<String, Json>;
 
@@ -29,7 +29,7 @@ impl Divided {
                 rests: objects.iter().map(|&object| object.clone()).collect(),
             };
         };
-        let (shared, rests) = divide(&maps, schema, &mut Path::default());
+        let (shared, rests) = divide(&maps, schema, &mut Path::default(), schema.root());
         Self { shared: Json::Map(shared), rests: rests.into_iter().map(Json::Map).collect() }
     }
 }
@@ -41,7 +41,7 @@ fn as_map(value: &Json) -> Option<&Map> {
     }
 }
 
-fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>) {
+fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path, spot: Spot) -> (Map, Vec<Map>) {
     let (mut shared, mut rests) = (Map::new(), vec![Map::new(); maps.len()]);
     let everywhere: BTreeMap<&String, Vec<&Json>> = maps
         .first()
@@ -51,7 +51,7 @@ fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>
         .collect();
     // Fields that come from one side stay together.
     let differs = |name: &&str| maps.iter().any(|map| map.get(*name) != maps[0].get(*name));
-    let apart = schema.together(path).iter().filter(|one| one.fields.iter().any(|name| differs(name)));
+    let apart = spot.together().iter().filter(|one| one.fields.iter().any(&differs));
     let together: Vec<&str> = apart.flat_map(|one| one.fields.iter().copied()).collect();
     for (map, rest) in maps.iter().zip(&mut rests) {
         let partly = map.iter().filter(|(name, _)| !everywhere.contains_key(name));
@@ -69,12 +69,14 @@ fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>
             shared.insert(name.clone(), value.clone());
             continue;
         }
-        path.push(Step::Field(name.clone()));
+        let step = Step::Field(name.clone());
+        let spot = spot.next(&step);
+        path.push(step);
         let inner: Option<Vec<&Map>> = values.iter().map(|value| as_map(value)).collect();
-        let shape = schema.shape(path);
+        let shape = schema.shape_at(path, spot);
         match inner.filter(|_| shape != Shape::Atomic) {
             Some(inner) => {
-                let (inner_shared, inner_rests) = divide(&inner, schema, path);
+                let (inner_shared, inner_rests) = divide(&inner, schema, path, spot);
                 put(&mut shared, name, inner_shared);
                 for (rest, inner) in rests.iter_mut().zip(inner_rests) {
                     // A struct that may be absent is there in all: each must say so.

@@ -121,7 +121,7 @@ fn contradict(rng: &mut SmallRng, object: &mut Json) {
         _ => {
             set(object, &["data"], string(["AQ==", "Ag==", "BAg=", "AAQ="][n as usize % 4]));
             let versions = |names: &[&str]| Json::List(names.iter().map(|name| string(*name)).collect());
-            set(object, &["status", "storedVersions"], versions(&[&[&*name], &["a", &*name][..]][n as usize % 2]));
+            set(object, &["status", "storedVersions"], versions([&[&*name], &["a", &*name][..]][n as usize % 2]));
             let all = ["a", "b"].map(|name| parse(&format!(r#"{{"name":"{name}"}}"#)));
             set(object, &["spec", "versions"], Json::List(all.to_vec()));
         }

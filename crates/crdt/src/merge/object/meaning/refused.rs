@@ -120,7 +120,8 @@ fn are_scopes_right(spec: &Json) -> bool {
         Some(Json::Map(hard)) => hard.keys().any(|name| !of_pods.contains(&name.as_str())),
         _ => false,
     };
-    !exclude && !(has("BestEffort") && counts_other)
+    let excludes_what_is_counted = has("BestEffort") && counts_other;
+    !(exclude || excludes_what_is_counted)
 }
 
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
