@@ -7,7 +7,8 @@ use eddy_crdt::merge::{Encoding, Json, Object};
 use super::edits::parse;
 use super::sites::{Place, Sites};
 
-const TABLES: [&str; 3] = [
+const TABLES: [&str; 4] = [
+    include_str!("../../cases/kinds.txt"),
     include_str!("../../cases/traps.txt"),
     include_str!("../../cases/together.txt"),
     include_str!("../../cases/refused.txt"),
@@ -172,5 +173,5 @@ fn the_chosen_cases_merge_as_the_table_says() {
         }
     }
     assert_eq!(failed, 0, "of {} cases", cases.len());
-    assert!(cases.len() >= 69, "{} cases", cases.len());
+    assert!(cases.len() >= 87, "{} cases", cases.len());
 }
