@@ -44,6 +44,7 @@ var exceptions = []struct{ kind, path, reason string }{
 	{"PersistentVolume", ".spec.claimRef", "set once"},
 	{"Node", ".spec.podCIDR", "set once"},
 	{"Node", ".spec.providerID", "set once"},
+	{"VolumeAttachment", ".spec.source.inlineVolumeSpec.claimRef", "one value, as in a PersistentVolume"},
 	{"Secret", ".type", "never changed: a Secret of another type is the last writer's"},
 	{"CustomResourceDefinition", ".status.storedVersions", "a union: objects may be stored in each of them"},
 }
