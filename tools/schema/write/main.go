@@ -210,6 +210,12 @@ func (w *writer) print(kinds []kind) error {
 			}
 			fmt.Fprintf(out, "%d %s %s%s\n", field.number, name, w.written(field.goType), w.declared.ofField(goType, field))
 		}
+		for _, line := range ofTogether(goType) {
+			fmt.Fprintln(out, line)
+		}
+	}
+	for at := range unused {
+		return fmt.Errorf("no type is %s with %s", together[at].goType, together[at].fields)
 	}
 	return out.Flush()
 }

@@ -95,8 +95,10 @@ fn counter(text: &str) -> Result<CounterRule, BadDeclaration> {
     let schema = Schema::new(api_version, kind, &schema_rules);
     let mut way = Path::default();
     for field in fields {
+        let is_one_of_several = schema.together(&way).iter().any(|one| one.fields.contains(&field));
         way.push(Step::Field(field.to_owned()));
-        if !matches!(schema.shape(&way), Shape::Plain | Shape::Optional)
+        if is_one_of_several
+            || !matches!(schema.shape(&way), Shape::Plain | Shape::Optional)
             || schema.resolution(&way) != Resolution::LastWriter
         {
             return Err(BadDeclaration::Decided(text.to_owned()));

@@ -121,12 +121,22 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
     // An expiry that a put revived was given up; a delete did what it was to do.
     let revived = heads.iter().filter(|head| head.kind == ChangeKind::Expire);
     given_up.extend(revived.map(|head| whole(head, last_of(live.iter().copied()))));
-    let rule = if killed { Rule::DeletedIncarnation } else { Rule::OutlivedDelete };
+    let mut rule = if killed { Rule::DeletedIncarnation } else { Rule::OutlivedDelete };
     if keyspace == Keyspace::System {
         return system_outcome(key, &live, rule, given_up);
     }
-    let incarnations: BTreeSet<Incarnation> = live.iter().map(|head| head.incarnation).collect();
     let kubernetes = rules.is_kubernetes(keyspace, key);
+    if kubernetes && live.iter().any(|head| head.incarnation != live[0].incarnation) {
+        let gone = seen_done(base, versions, rules);
+        let (stay, dead): (Vec<&Version>, Vec<&Version>) =
+            live.into_iter().partition(|head| !gone.contains_key(&head.incarnation));
+        if !dead.is_empty() {
+            rule = Rule::DeletedIncarnation;
+        }
+        given_up.extend(dead.into_iter().map(|head| whole(head, gone.get(&head.incarnation).copied())));
+        live = stay;
+    }
+    let incarnations: BTreeSet<Incarnation> = live.iter().map(|head| head.incarnation).collect();
     let (Some(&first), Some(&last)) = (incarnations.first(), incarnations.last()) else {
         return MergeOutcome { live: None, rule: Some(rule), given_up, replaced: false };
     };
@@ -142,7 +152,7 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
     }
     if kubernetes && let Some(merged) = fields(base, versions, &live, rules) {
         given_up.extend(merged.given_up);
-        let value = Some(joined(&live, merged.value, stays));
+        let value = merged.value.map(|value| joined(&live, value, stays));
         return MergeOutcome { live: value, rule: Some(Rule::FieldMerge), given_up, replaced: merged.replaced };
     }
     last_writer(&live, |_| 0, Rule::LastWriter, given_up)
@@ -193,6 +203,24 @@ fn dead<'a>(base: Option<&Live>, versions: &'a [Version]) -> BTreeMap<Incarnatio
         }
     }
     dead
+}
+
+/// The incarnations that were done where a put began another one on top of them, each with that put: its writer saw that they were
+/// deleted, although no version says so.
+fn seen_done<'a>(base: Option<&Live>, versions: &'a [Version], rules: &Rules) -> BTreeMap<Incarnation, &'a Version> {
+    let mut done: BTreeMap<Incarnation, &Version> = BTreeMap::new();
+    for begins in versions.iter().filter(|v| v.incarnation.dot == v.dot && v.value().is_some()) {
+        let below: Vec<&Version> = versions.iter().filter(|v| begins.descends_from(v.dot)).collect();
+        let is_head = |v: &&&Version| !below.iter().any(|later| later.descends_from(v.dot));
+        let heads: Vec<&Version> = below.iter().filter(is_head).copied().collect();
+        let [first, _, ..] = heads[..] else { continue };
+        let is_one = heads.iter().all(|head| head.incarnation == first.incarnation && head.value().is_some());
+        if is_one && fields(base, versions, &heads, rules).is_some_and(|merged| merged.value.is_none()) {
+            let last = done.entry(first.incarnation).or_insert(begins);
+            *last = [*last, begins].into_iter().max_by_key(|begins| begins.order()).unwrap_or(begins);
+        }
+    }
+    done
 }
 
 /// In the system keyspace the last writer wins, whatever the incarnation; of one lease granted twice the longest stays. Of two

@@ -9,12 +9,12 @@ use crate::command::counter::CounterRule;
 use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
 /// The newest merge engine of this build: the code of merges, with its lists of keyed fields. Engine 1 gave a run of
-/// versions the stamp of its last one. For engine 2 a leaf that a run set back was not edited. Nothing was released with
-/// either.
-pub const ENGINE: u32 = 3;
+/// versions the stamp of its last one. For engine 2 a leaf that a run set back was not edited. Engine 3 took each field by itself,
+/// also where Kubernetes means several together. Nothing was released with any of them.
+pub const ENGINE: u32 = 4;
 
 /// The oldest merge engine that this build can still merge by.
-const OLDEST_ENGINE: u32 = 3;
+const OLDEST_ENGINE: u32 = 4;
 
 /// The number of the rules with which a cluster begins.
 pub const FIRST: u32 = 1;

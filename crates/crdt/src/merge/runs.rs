@@ -23,6 +23,14 @@ pub(crate) fn silent_of_key(
     may_go: impl Fn(usize) -> bool,
     stands_for: impl Fn(usize, usize) -> bool,
 ) -> Vec<bool> {
+    // One that began an incarnation on top of another one may have seen that this was done, which no other version says.
+    let begins_on_top = |at: usize| {
+        let begins = versions[at].incarnation.dot == versions[at].dot;
+        let is_other = |below: &&Version| below.incarnation != versions[at].incarnation;
+        begins
+            && versions[..at].iter().filter(|below| is_other(below)).any(|below| versions[at].descends_from(below.dot))
+    };
+    let among: Vec<bool> = (0..versions.len()).map(|at| among[at] && !begins_on_top(at)).collect();
     let may_go = |at: usize| among[at] && may_go(at);
     let objects: Vec<Option<Object>> = versions.iter().map(|version| Object::parse(version.value()?)).collect();
     let base = base.and_then(|base| Some((base.incarnation, Object::parse(&base.value)?)));

@@ -1,10 +1,11 @@
 //! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`,
-//! `eddy explain`. As in etcd, arguments that begin with a dash are flags of the server, so these words never collide with them.
+//! `eddy merges`, `eddy explain`. As in etcd, arguments that begin with a dash are flags of the server, so these words never collide with them.
 
 mod access;
 mod declare;
 mod explain;
 mod leap;
+mod merges;
 mod output;
 mod rescue;
 mod restore;
@@ -18,7 +19,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// The words that are commands.
-const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore", "explain"];
+const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore", "explain", "merges"];
 
 #[derive(Parser, Debug)]
 #[command(name = "eddy", disable_help_subcommand = true)]
@@ -39,6 +40,8 @@ enum Command {
     Rescue(rescue::RescueArgs),
     /// Make a data dir of a backup of eddy or etcd.
     Restore(restore::RestoreArgs),
+    /// Print what was merged of late and what was given up for it, as a diff.
+    Merges(merges::MergesArgs),
     /// Print what eddy knows of a kind of objects.
     Explain(explain::ExplainArgs),
 }
@@ -74,6 +77,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Declare(args) => runtime.block_on(declare::run(&args)),
         Command::Rescue(args) => rescue::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Merges(args) => runtime.block_on(merges::run(&args)),
         Command::Restore(args) => runtime.block_on(restore::run(&args)),
     }
 }

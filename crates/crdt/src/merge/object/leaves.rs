@@ -3,15 +3,16 @@
 //! Flat, because two replicas that both create `.status` must not make two different maps: one of them would be lost.
 //! An empty map or list, an element of a keyed list, and a struct that may be absent have no scalar of their own. Each has a
 //! leaf that says it is there. What lies under an absent element or struct is dropped: nobody wrote what would be left of it.
-//! The order of a keyed list or set is one leaf, and so is all of an element that is one value.
+//! The order of a keyed list or set is one leaf. So is all of an element that is one value, and so are fields of a struct that
+//! come from one side.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use super::json::{self, Json};
 use super::path::{Path, Step};
-use super::schema::catalogue::Key;
-use super::schema::{Schema, Shape};
+use super::schema::catalogue::{Key, Together};
+use super::schema::{Schema, Shape, Spot};
 
 /// Says that an element of a keyed list, or a struct that may be absent, is there. No JSON text is like it.
 const PRESENT: &str = "+";
@@ -20,7 +21,7 @@ const PRESENT: &str = "+";
 pub fn flatten(object: &Json, schema: &Schema<'_>, tell: &mut impl FnMut(&str, &Path, String)) {
     let mut flat = Flattening { schema, path: Path::default(), written: String::new(), tell };
     if let Json::Map(map) = object {
-        flat.fields(map);
+        flat.fields(map, schema.root());
     }
 }
 
@@ -47,22 +48,40 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
         self.written.truncate(length);
     }
 
-    fn fields(&mut self, map: &BTreeMap<String, Json>) {
+    fn fields(&mut self, map: &BTreeMap<String, Json>, spot: Spot) {
+        let together = spot.together();
+        for one in together {
+            let there = one.fields.iter().filter_map(|name| map.get_key_value(*name));
+            let there: BTreeMap<String, Json> = there.map(|(name, value)| (name.clone(), value.clone())).collect();
+            if !there.is_empty() {
+                self.under(Step::Together(one), |flat| flat.leaf(Json::Map(there).canonical()));
+            }
+        }
         for (name, value) in map {
-            self.under(Step::Field(name.clone()), |flat| flat.value(value));
+            if together.iter().any(|one| one.fields.contains(&name.as_str())) {
+                continue;
+            }
+            self.under(Step::Field(name.clone()), |flat| flat.value(value, spot));
         }
     }
 
-    fn value(&mut self, value: &Json) {
-        match (value, self.schema.shape(&self.path)) {
+    /// A value that lies in what is at `around`.
+    fn value(&mut self, value: &Json, around: Spot) {
+        let (Json::Map(_) | Json::List(_), Some(last)) = (value, self.path.steps().last()) else {
+            return self.leaf(value.canonical());
+        };
+        let spot = around.next(last);
+        match (value, self.schema.shape_at(&self.path, spot)) {
             (Json::Map(map), Shape::Optional) => {
                 self.leaf(PRESENT.to_owned());
-                self.fields(map);
+                self.fields(map, spot);
             }
-            (Json::Map(map), Shape::Plain | Shape::Keyed(_) | Shape::Set) if !map.is_empty() => self.fields(map),
+            (Json::Map(map), Shape::Plain | Shape::Keyed(_) | Shape::Set) if !map.is_empty() => {
+                self.fields(map, spot);
+            }
             (Json::List(list), Shape::Keyed(fields)) if !list.is_empty() => {
                 let keys: Option<Vec<String>> = list.iter().map(|item| element_key(item, fields)).collect();
-                self.elements(value, list, keys);
+                self.elements(value, list, keys, spot);
             }
             (Json::List(list), Shape::Set) if !list.is_empty() => {
                 let keys = list.iter().map(|item| match item {
@@ -70,24 +89,25 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
                     scalar => Some(format!("={}", scalar.canonical())),
                 });
                 let keys = keys.collect();
-                self.elements(value, list, keys);
+                self.elements(value, list, keys, spot);
             }
             _ => self.leaf(value.canonical()),
         }
     }
 
     /// The elements under their keys; as one value when some have no key.
-    fn elements(&mut self, whole: &Json, list: &[Json], keys: Option<Vec<String>>) {
+    fn elements(&mut self, whole: &Json, list: &[Json], keys: Option<Vec<String>>, spot: Spot) {
         let Some(mut keys) = keys else { return self.leaf(whole.canonical()) };
         tell_apart(&mut keys);
         for (item, key) in list.iter().zip(&keys) {
             self.under(Step::Element(key.clone()), |flat| match item {
                 Json::Map(map) => {
                     flat.leaf(PRESENT.to_owned());
-                    if flat.schema.shape(&flat.path) == Shape::Atomic {
+                    let spot = flat.path.steps().last().map_or(Spot::Unknown, |last| spot.next(last));
+                    if flat.schema.shape_at(&flat.path, spot) == Shape::Atomic {
                         flat.under(Step::Whole, |flat| flat.leaf(item.canonical()));
                     } else {
-                        flat.fields(map);
+                        flat.fields(map, spot);
                     }
                 }
                 scalar => flat.leaf(scalar.canonical()),
@@ -148,12 +168,13 @@ pub fn assemble<'a>(schema: &Schema<'_>, leaves: impl Iterator<Item = (&'a Path,
                 Step::Element(key) => node.elements.entry(key).or_default(),
                 Step::Order => node.order.get_or_insert_default(),
                 Step::Whole => node.whole.get_or_insert_default(),
+                Step::Together(together) => node.together.entry(together).or_default(),
             };
         }
         node.text = Some(text);
     }
     let mut path = Path::default();
-    Json::Map(root.build_fields(schema, &mut path))
+    Json::Map(root.build_fields(schema, &mut path, schema.root()))
 }
 
 /// A value that is being put together.
@@ -164,10 +185,12 @@ struct Node<'a> {
     elements: BTreeMap<&'a str, Node<'a>>,
     order: Option<Box<Node<'a>>>,
     whole: Option<Box<Node<'a>>>,
+    together: BTreeMap<&'a Together, Node<'a>>,
 }
 
 impl Node<'_> {
-    fn build(&self, schema: &Schema<'_>, path: &mut Path) -> Option<Json> {
+    /// What lies in what is at `around`.
+    fn build(&self, schema: &Schema<'_>, path: &mut Path, around: Spot) -> Option<Json> {
         let is_present = self.text.as_deref() == Some(PRESENT);
         let own = self.text.as_ref().and_then(|text| Json::parse(text.as_bytes()));
         let empty = match &own {
@@ -179,32 +202,38 @@ impl Node<'_> {
         if !empty {
             return own;
         }
-        if self.text.is_none() && schema.shape(path) == Shape::Optional {
+        let spot = path.steps().last().map_or(Spot::Unknown, |last| around.next(last));
+        if self.text.is_none() && schema.shape_at(path, spot) == Shape::Optional {
             return None;
         }
         if let Some(whole) = self.whole.as_ref().and_then(|whole| Json::parse(whole.text.as_ref()?.as_bytes())) {
             return Some(whole);
         }
-        let fields = self.build_fields(schema, path);
+        let fields = self.build_fields(schema, path, spot);
         if !fields.is_empty() || is_present {
             return Some(Json::Map(fields));
         }
-        let elements = self.build_elements(schema, path);
+        let elements = self.build_elements(schema, path, spot);
         if elements.is_empty() { own } else { Some(Json::List(elements)) }
     }
 
-    fn build_fields(&self, schema: &Schema<'_>, path: &mut Path) -> BTreeMap<String, Json> {
+    fn build_fields(&self, schema: &Schema<'_>, path: &mut Path, spot: Spot) -> BTreeMap<String, Json> {
         let mut fields = BTreeMap::new();
         for (name, node) in &self.fields {
             path.push(Step::Field((*name).to_owned()));
-            let built = node.build(schema, path);
+            let built = node.build(schema, path, spot);
             path.pop();
             fields.extend(built.map(|built| ((*name).to_owned(), built)));
+        }
+        for node in self.together.values() {
+            if let Some(Json::Map(map)) = node.text.as_ref().and_then(|text| Json::parse(text.as_bytes())) {
+                fields.extend(map);
+            }
         }
         fields
     }
 
-    fn build_elements(&self, schema: &Schema<'_>, path: &mut Path) -> Vec<Json> {
+    fn build_elements(&self, schema: &Schema<'_>, path: &mut Path, spot: Spot) -> Vec<Json> {
         let order = self.order.as_ref().and_then(|order| Json::parse(order.text.as_ref()?.as_bytes()));
         let order = match &order {
             Some(Json::List(list)) => list.iter().filter_map(Json::as_str).collect::<Vec<_>>(),
@@ -220,7 +249,7 @@ impl Node<'_> {
         let mut elements = Vec::with_capacity(present.len());
         for (key, node) in present {
             path.push(Step::Element((*key).to_owned()));
-            elements.extend(node.build(schema, path));
+            elements.extend(node.build(schema, path, spot));
             path.pop();
         }
         elements

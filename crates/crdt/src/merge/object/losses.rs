@@ -10,6 +10,8 @@ use super::Object;
 use super::document::{DocumentError, Edit, Scalar};
 use super::json::Json;
 use super::leaves;
+use super::meaning::together::with_bits;
+use super::meaning::watched::Mended;
 use super::path::{Path, Step};
 use super::replay::Replay;
 use super::resolve::Written;
@@ -23,15 +25,24 @@ fn named(key: &str, path: &Path) -> String {
     }
 }
 
+/// Whether all bits of the one are in the other.
+fn is_in(wanted: Option<&str>, got: Option<&str>) -> bool {
+    let [Some(wanted), Some(got)] = [wanted, got].map(|text| text.map(|text| Scalar::Text(text.to_owned()))) else {
+        return false;
+    };
+    with_bits(&wanted, std::iter::once(&got)) == got
+}
+
 impl Replay<'_> {
     /// The edits that no later version saw and that are not in the outcome. `stay` are the heads whose status a pod has
-    /// that the heads have bound to different nodes.
+    /// that the heads have bound to different nodes; `mended` is what is not as the leaves say.
     pub(super) fn given_up(
         &self,
         object: &Json,
         versions: &[&(&Version, Cow<'_, Object>)],
         heads: &[usize],
         stay: Option<&[usize]>,
+        mended: &[Mended],
     ) -> Result<Vec<GivenUp>, DocumentError> {
         let mut last: HashMap<&str, String> = HashMap::new();
         leaves::flatten(object, self.schema, &mut |key, _, text| {
@@ -54,18 +65,27 @@ impl Replay<'_> {
                 let got = last.get(key.as_str()).map(String::as_str);
                 // That an empty map is not empty any more is no loss, nor is a place in a list.
                 let is_empty = matches!(wanted, Some("{}" | "[]")) && got.is_none();
-                if is_order || is_empty || wanted == got || matches!(resolution, Resolution::Counter { .. }) {
+                let is_sum = match resolution {
+                    Resolution::Counter { .. } => true,
+                    Resolution::Bits => is_in(wanted, got),
+                    _ => false,
+                };
+                if is_order || is_empty || wanted == got || is_sum {
                     continue;
                 }
                 let seen = self.replayed.iter().zip(versions).skip(at + 1);
                 let seen = seen.filter(|(later, _)| later.edits.contains_key(key)).any(|(_, v)| v.0.descends_from(dot));
                 if !seen {
                     let heads = stay.filter(|_| path.begins_with(&["status"])).unwrap_or(heads);
+                    let is_mended = mended.iter().any(|one| one.holds(path));
                     let written = match got {
+                        _ if is_mended => self.mended_leaf(key, mended, heads, versions)?,
                         Some(_) => self.leaf(key, heads, versions)?.and_then(|(written, _)| written),
                         None => self.taken_away(at, path, versions),
                     };
-                    let stands = written.map(|(stamp, dot)| Stands { dot, stamp, said: said(got) });
+                    // Where both are in what stands, nobody's stands instead.
+                    let stands =
+                        written.filter(|(_, by)| *by != dot).map(|(stamp, dot)| Stands { dot, stamp, said: said(got) });
                     lost.push(GivenUp { dot, part: Part::Field(named(key, path)), stamp, said: said(wanted), stands });
                 }
             }

@@ -5,7 +5,9 @@
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
 //! - [`shared`]: what all versions have in common, which needs no merging;
 //! - [`document`]: leaves as an Automerge document; [`past`]: what it would say, read from the versions' vectors;
+//! - [`shown`]: what a writer saw where versions come together;
 //! - [`resolve`]: which of several values stands; [`replay`]: versions replayed into both; [`losses`]: what a merge gave up;
+//! - [`meaning`]: what Kubernetes means beyond single fields;
 //! - [`silent`]: which versions no merge needs;
 //! - [`peek`]: one field without reading the rest.
 
@@ -13,6 +15,7 @@ pub mod document;
 pub mod json;
 pub mod leaves;
 pub mod losses;
+pub mod meaning;
 pub mod past;
 pub mod path;
 pub mod peek;
@@ -21,6 +24,7 @@ pub mod replay;
 pub mod resolve;
 pub mod schema;
 pub mod shared;
+pub mod shown;
 pub mod silent;
 pub mod time;
 
@@ -84,7 +88,8 @@ impl Object {
 
     /// What is declared for its kind.
     pub fn schema<'a>(&'a self, rules: &'a Rules) -> Schema<'a> {
-        Schema::new(self.text(&["apiVersion"]).unwrap_or(""), self.text(&["kind"]).unwrap_or(""), rules)
+        let (api_version, kind) = (self.text(&["apiVersion"]).unwrap_or(""), self.text(&["kind"]).unwrap_or(""));
+        Schema::new(api_version, kind, rules).of_secret(self.text(&["type"]).unwrap_or(""))
     }
 
     /// `metadata.uid`, if it has one.
@@ -92,11 +97,12 @@ impl Object {
         self.text(&["metadata", "uid"])
     }
 
-    /// Whether both have the same uid and kind, so that their fields can be mixed.
+    /// Whether both have the same uid and kind, so that their fields can be mixed. Secrets must be of one type.
     pub fn is_like(&self, other: &Self) -> bool {
         self.uid() == other.uid()
             && self.text(&["apiVersion"]) == other.text(&["apiVersion"])
             && self.text(&["kind"]) == other.text(&["kind"])
+            && (self.text(&["kind"]) != Some("Secret") || self.text(&["type"]) == other.text(&["type"]))
     }
 
     /// The node that a pod is bound to; `None` for one that is not, and for everything else.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::json;
+use super::schema::catalogue::Together;
 
 /// One step from a value to a part of it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -15,6 +16,8 @@ pub enum Step {
     Order,
     /// All of an element that is one value.
     Whole,
+    /// Fields that come from one side.
+    Together(&'static Together),
 }
 
 /// A way from the root of an object to a part of it.
@@ -64,7 +67,7 @@ impl Path {
 pub fn field(step: &Step) -> Option<&str> {
     match step {
         Step::Field(name) => Some(name),
-        Step::Element(_) | Step::Order | Step::Whole => None,
+        Step::Element(_) | Step::Order | Step::Whole | Step::Together(_) => None,
     }
 }
 
@@ -88,6 +91,14 @@ impl Step {
             }
             Self::Order => out.push_str("[]"),
             Self::Whole => out.push('='),
+            Self::Together(together) => {
+                out.push('{');
+                for (at, name) in together.fields.iter().enumerate() {
+                    out.push_str(if at > 0 { "," } else { "" });
+                    out.push_str(name);
+                }
+                out.push('}');
+            }
         }
     }
 }

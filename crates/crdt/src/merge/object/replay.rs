@@ -18,6 +18,8 @@ use super::Object;
 use super::document::{Document, DocumentError, Edit, Point, Scalar};
 use super::json::Json;
 use super::leaves;
+use super::meaning::done::is_done;
+use super::meaning::watched::watched;
 use super::past::{Past, Scalars};
 use super::path::Path;
 use super::resolve::{Written, resolve};
@@ -40,8 +42,8 @@ pub const COUNTER_MAX: i64 = 1 << 47;
 
 /// Concurrent objects merged.
 pub struct Merged {
-    /// The object, written canonically.
-    pub value: Bytes,
+    /// The object, written canonically; `None` when nothing is left to do but to delete it.
+    pub value: Option<Bytes>,
     /// The fields whose concurrent value is not in it.
     pub given_up: Vec<GivenUp>,
     /// Whether it is a pod that the heads have bound to different nodes.
@@ -82,19 +84,24 @@ pub fn merge(
     let (rests, base) = rests.split_at(versions.len());
 
     let mut replay = Replay::new(base.first(), &schema, versions.len())?;
+    replay.shared = shared;
     replay.run(&versions, rests)?;
     let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     let mut merged = replay.state(&heads, &versions)?;
     let stay = if schema.is_pod() { replay.follow_node(&mut merged, &heads, &versions)? } else { None };
     let replaced = stay.is_some();
     replay.clamp(&mut merged);
-    let merged = replay.assemble(&merged);
-    let given_up = replay.given_up(&merged, &versions, &heads, stay.as_deref())?;
-    let object = shared::join(shared, merged);
+    let mut merged = replay.assemble(&merged);
+    let mended = replay.mend(&mut merged, &heads, &versions)?;
+    let given_up = replay.given_up(&merged, &versions, &heads, stay.as_deref(), &mended)?;
+    let object = shared::join(replay.shared, merged);
+    if is_done(&object) {
+        return Ok(Some(Merged { value: None, given_up, replaced }));
+    }
     // Written as the last of them was.
     let last = heads.iter().map(|&at| versions[at]).max_by_key(|(version, _)| version.order());
     let value = last.and_then(|(_, last)| last.write(&object));
-    Ok(value.map(|value| Merged { value, given_up, replaced }))
+    Ok(value.map(|value| Merged { value: Some(value), given_up, replaced }))
 }
 
 fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
@@ -109,6 +116,10 @@ pub(super) struct Replay<'a> {
     pub(super) replayed: Vec<Replayed>,
     /// Where every leaf lies, and how it is resolved.
     pub(super) leaves: HashMap<String, (Path, Resolution)>,
+    /// What all versions share.
+    pub(super) shared: Json,
+    /// Where leaves can contradict what they mean together.
+    pub(super) watched: Vec<Path>,
 }
 
 impl<'a> Replay<'a> {
@@ -125,13 +136,15 @@ impl<'a> Replay<'a> {
     pub(super) fn beside(base: Option<&Json>, schema: &'a Schema<'a>) -> Self {
         let mut leaves = HashMap::new();
         let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
-        Self { schema, document: None, past: Past::new(base), replayed: vec![], leaves }
+        let (shared, watched) = (Json::Map(BTreeMap::new()), watched(schema));
+        Self { schema, document: None, past: Past::new(base), replayed: vec![], leaves, shared, watched }
     }
 
     /// Nothing replayed yet, on the same base, without a document.
     pub(super) fn anew(&self) -> Self {
         let (past, leaves) = (Past::new(self.past.base().clone()), self.leaves.clone());
-        Self { schema: self.schema, document: None, past, replayed: vec![], leaves }
+        let (shared, watched) = (self.shared.clone(), self.watched.clone());
+        Self { schema: self.schema, document: None, past, replayed: vec![], leaves, shared, watched }
     }
 
     /// Replays the versions. `objects` tells what is not the same in all of them.
@@ -160,14 +173,22 @@ impl<'a> Replay<'a> {
                 _ => Cow::Owned(self.state(parents, versions)?),
             };
             let mut edits = edits(&before, &after);
+            let mut mended = BTreeMap::new();
             if parents.len() > 1 {
-                let shown = scalars(&self.assemble(&before), self.schema, &mut self.leaves);
-                as_shown(&mut edits, &before, &shown, &after);
+                let mut shown = self.assemble(&before);
+                let says = scalars(&shown, self.schema, &mut self.leaves);
+                Self::as_shown(&mut edits, &before, &says, &after);
+                let mends = self.mend(&mut shown, parents, versions)?;
+                if !mends.is_empty() {
+                    let shown = scalars(&shown, self.schema, &mut self.leaves);
+                    mended = self.as_mended(&mut edits, [&before, &says, &shown, &after], &mends, parents, versions)?;
+                }
             }
-            let seen = match parents {
+            let mut seen = match parents {
                 [] | [_] => BTreeMap::new(),
                 _ => self.seen(before.into_owned(), &after, &edits, parents, versions)?,
             };
+            seen.extend(mended);
             let point = self.point(parents);
             let point = match &mut self.document {
                 Some((document, _)) => {
@@ -299,7 +320,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn assemble(&self, merged: &Scalars) -> Json {
+    pub(super) fn assemble(&self, merged: &Scalars) -> Json {
         leaves::assemble(
             self.schema,
             merged.iter().filter_map(|(key, scalar)| {
@@ -355,20 +376,4 @@ fn edits(before: &Scalars, after: &Scalars) -> BTreeMap<String, Edit> {
     }
     edits.extend(before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key.clone(), Edit::Delete)));
     edits
-}
-
-/// Where versions come together, leaves can contradict each other, and not all of them show. What a writer wrote and did
-/// not see is an edit, although the leaf is that already. What it saw is none. A common point is shown as a whole, too, so
-/// this makes no difference between one and any other point.
-fn as_shown(edits: &mut BTreeMap<String, Edit>, before: &Scalars, shown: &Scalars, after: &Scalars) {
-    for (key, scalar) in after {
-        if matches!(scalar, Scalar::Counter(_)) || before.get(key) == shown.get(key) {
-            continue;
-        }
-        if shown.get(key) == Some(scalar) {
-            edits.remove(key);
-        } else {
-            edits.insert(key.clone(), Edit::Put(scalar.clone()));
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::document::Scalar;
 use super::json::Json;
+use super::meaning::together::{Deletion, with_bits};
 use super::schema::Resolution;
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
@@ -21,6 +22,13 @@ pub fn resolve(mut values: Vec<(Written, Scalar)>, resolution: Resolution) -> Op
     values.retain(|(_, scalar)| counter(scalar).is_none());
     match resolution {
         Resolution::LastWriter | Resolution::Counter { .. } => values.into_iter().max_by_key(|(written, _)| *written),
+        Resolution::Earliest => {
+            values.into_iter().min_by_key(|(written, scalar)| (Deletion::read(scalar), std::cmp::Reverse(*written)))
+        }
+        Resolution::Bits => {
+            let (written, last) = values.iter().max_by_key(|(written, _)| *written)?;
+            Some((*written, with_bits(last, values.iter().map(|(_, scalar)| scalar))))
+        }
         Resolution::FirstWriter => values.into_iter().min_by_key(|(written, _)| *written),
         Resolution::LeaderElection => {
             values.into_iter().max_by_key(|(written, scalar)| (Claim::read(scalar), *written))

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::json::Json;
 use super::path::{Path, Step};
-use super::schema::{Schema, Shape};
+use super::schema::{Schema, Shape, Spot};
 
 type Map = BTreeMap<String, Json>;
 
@@ -29,7 +29,7 @@ impl Divided {
                 rests: objects.iter().map(|&object| object.clone()).collect(),
             };
         };
-        let (shared, rests) = divide(&maps, schema, &mut Path::default());
+        let (shared, rests) = divide(&maps, schema, &mut Path::default(), schema.root());
         Self { shared: Json::Map(shared), rests: rests.into_iter().map(Json::Map).collect() }
     }
 }
@@ -41,7 +41,7 @@ fn as_map(value: &Json) -> Option<&Map> {
     }
 }
 
-fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>) {
+fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path, spot: Spot) -> (Map, Vec<Map>) {
     let (mut shared, mut rests) = (Map::new(), vec![Map::new(); maps.len()]);
     let everywhere: BTreeMap<&String, Vec<&Json>> = maps
         .first()
@@ -49,22 +49,34 @@ fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path) -> (Map, Vec<Map>
         .flat_map(|first| first.keys())
         .filter_map(|name| Some((name, maps.iter().map(|map| map.get(name)).collect::<Option<_>>()?)))
         .collect();
+    // Fields that come from one side stay together.
+    let differs = |name: &&str| maps.iter().any(|map| map.get(*name) != maps[0].get(*name));
+    let apart = spot.together().iter().filter(|one| one.fields.iter().any(&differs));
+    let together: Vec<&str> = apart.flat_map(|one| one.fields.iter().copied()).collect();
     for (map, rest) in maps.iter().zip(&mut rests) {
         let partly = map.iter().filter(|(name, _)| !everywhere.contains_key(name));
         rest.extend(partly.map(|(name, value)| (name.clone(), value.clone())));
     }
     for (name, values) in everywhere {
         let [value, ..] = values[..] else { continue };
+        if together.contains(&name.as_str()) {
+            rests.iter_mut().zip(values).for_each(|(rest, value)| {
+                rest.insert(name.clone(), value.clone());
+            });
+            continue;
+        }
         if values.iter().all(|other| *other == value) {
             shared.insert(name.clone(), value.clone());
             continue;
         }
-        path.push(Step::Field(name.clone()));
+        let step = Step::Field(name.clone());
+        let spot = spot.next(&step);
+        path.push(step);
         let inner: Option<Vec<&Map>> = values.iter().map(|value| as_map(value)).collect();
-        let shape = schema.shape(path);
+        let shape = schema.shape_at(path, spot);
         match inner.filter(|_| shape != Shape::Atomic) {
             Some(inner) => {
-                let (inner_shared, inner_rests) = divide(&inner, schema, path);
+                let (inner_shared, inner_rests) = divide(&inner, schema, path, spot);
                 put(&mut shared, name, inner_shared);
                 for (rest, inner) in rests.iter_mut().zip(inner_rests) {
                     // A struct that may be absent is there in all: each must say so.

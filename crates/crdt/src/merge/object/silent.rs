@@ -65,21 +65,23 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     let schema = first.schema(rules);
     let objects: Vec<&Json> = all.iter().map(|(_, object)| &object.json).chain(base.map(|base| &base.json)).collect();
     // Where there was nothing before, the first of them wrote also what all of them have.
-    let rests = match base {
-        Some(_) => Divided::of(&objects, &schema).rests,
-        None => objects.into_iter().cloned().collect(),
+    let Divided { shared, rests } = match base {
+        Some(_) => Divided::of(&objects, &schema),
+        None => Divided { shared: Json::Map([].into()), rests: objects.into_iter().cloned().collect() },
     };
     let (rests, below) = rests.split_at(all.len());
     let references: Vec<_> = all.iter().collect();
     let mut replay = Replay::beside(below.first(), &schema);
+    replay.shared = shared;
     replay.run(&references, rests)?;
 
     let plain: Vec<&Version> = all.iter().map(|(version, _)| *version).collect();
     let ways = Ways::of(&Graph::of(&plain));
     let mut bound = bound(&replay, &plain);
-    // The status of such a pod follows its node, and a sum may have been raised: more counts than its edits.
+    // The status of such a pod follows its node, a sum may have been raised, and what contradicts itself is put right: more
+    // counts than its edits.
     let nodes: BTreeSet<&str> = all.iter().map(|(_, object)| &**object).chain(*base).filter_map(Object::node).collect();
-    if !is_whole || *is_moving || nodes.len() > 1 || has_minimum(&replay) {
+    if !is_whole || *is_moving || nodes.len() > 1 || has_minimum(&replay) || replay.is_delicate() {
         (0..all.len()).for_each(|at| bound[at] |= !ways.is_alone(at));
     }
     // What a version does not need to say of a leaf, because one above it wrote the leaf and stands for it.
@@ -247,12 +249,13 @@ fn missed(
             if is_sum(edit) && is_sum(other) {
                 continue;
             }
+            let is_as_seen = replay.replayed[*at].seen.get(key) == without.replayed[place].seen.get(key);
             let writes = replay.past.standing(key, &ways.parents[*at]);
-            if writes.iter().all(|write| stays[*write]) && edit == other {
+            if writes.iter().all(|write| stays[*write]) && edit == other && is_as_seen {
                 continue;
             }
             let value = replay.replayed[*at].scalars.get(key);
-            let is_as_before = edit == other && !without.past.says(key, graph.parents(place), value);
+            let is_as_before = edit == other && is_as_seen && !without.past.says(key, graph.parents(place), value);
             if is_as_before || is_hidden(*at, key) {
                 continue;
             }

@@ -113,6 +113,28 @@ fn other(object: &mut Json, leaf: &str) {
     edits::set(object, &["data", leaf], edits::string(value));
 }
 
+/// A scaler whose bounds every site keeps in order, and a controller that adopts what has none.
+const SCALER: &str = r#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"c"},"spec":{"minReplicas":3,"maxReplicas":5}}"#;
+
+/// An edit that is right where it is made, and may not be beside another.
+fn contradict(rng: &mut SmallRng, object: &mut Json) {
+    let number = |object: &Json, name| {
+        let found = edits::get(object, &["spec", name]).and_then(|n| n.canonical().parse().ok());
+        found.unwrap_or(3_i64)
+    };
+    let (least, most) = (number(object, "minReplicas"), number(object, "maxReplicas"));
+    match rng.random_range(0..8) {
+        0..3 => edits::set(object, &["spec", "minReplicas"], edits::number(rng.random_range(0..=most))),
+        3..6 => edits::set(object, &["spec", "maxReplicas"], edits::number(rng.random_range(least..9))),
+        6 => {
+            let owner = ["a", "b", "c"][rng.random_range(0..3)];
+            let owner = format!(r#"[{{"uid":"{owner}","name":"{owner}","controller":true}}]"#);
+            edits::set(object, &["metadata", "ownerReferences"], edits::parse(&owner));
+        }
+        _ => edits::set(object, &["metadata", "labels", "a"], edits::number(rng.random_range(0..4))),
+    }
+}
+
 /// All short schedules of two leaves that are switched to and fro, so that they are often set back.
 #[test]
 fn whatever_is_let_go_in_any_short_schedule_nobody_can_tell() {
@@ -155,14 +177,19 @@ fn whatever_is_let_go_in_long_schedules_nobody_can_tell() {
         }
         let mut rng = SmallRng::seed_from_u64(seed);
         let count = rng.random_range(2..=4);
-        let kinds = rng.random_range(0..6);
+        let kinds = rng.random_range(0..8);
         let place = match kinds {
             3 | 4 => counted("v1/ConfigMap:.weight"),
             5 => counted("v1/ConfigMap:.weight:min=0"),
             _ => Place::client(KEY),
         };
         let weighed = format!("{{\"weight\":1,{}", &OBJECT[1..]);
-        let mut braid = Braid::at(place, count, if kinds == 4 { OBJECT } else { &weighed });
+        let text = match kinds {
+            4 => OBJECT,
+            6 | 7 => SCALER,
+            _ => &weighed,
+        };
+        let mut braid = Braid::at(place, count, text);
         for _ in 0..rng.random_range(5..40) {
             let (site, peer) = (rng.random_range(0..count), rng.random_range(0..count));
             match rng.random_range(0..8) {
@@ -183,6 +210,7 @@ fn whatever_is_let_go_in_long_schedules_nobody_can_tell() {
                         }
                     }
                     3..6 => weigh(&mut rng, object),
+                    6 | 7 => contradict(&mut rng, object),
                     _ => edits::edit(&mut rng, object),
                 }),
                 4 if rng.random_range(0..8) == 0 && braid.sites.live(site).is_some() => {

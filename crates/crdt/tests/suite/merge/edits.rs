@@ -54,8 +54,79 @@ pub fn fresh(rng: &mut SmallRng) -> Json {
     object
 }
 
-const KINDS: [(&str, &str); 4] =
-    [("v1", "Pod"), ("v1", "Pod"), ("apps/v1", "Deployment"), ("coordination.k8s.io/v1", "Lease")];
+const KINDS: [(&str, &str); 8] = [
+    ("v1", "Pod"),
+    ("v1", "Pod"),
+    ("apps/v1", "Deployment"),
+    ("coordination.k8s.io/v1", "Lease"),
+    ("autoscaling/v2", "HorizontalPodAutoscaler"),
+    ("v1", "Service"),
+    ("v1", "RangeAllocation"),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+];
+
+/// One edit of what is only right together, or not right beside something else.
+fn contradict(rng: &mut SmallRng, object: &mut Json) {
+    let (name, n) = (few(rng), rng.random_range(0..5));
+    let pod: &[&str] = match get(object, &["kind"]).and_then(Json::as_str) {
+        Some("Pod") => &["spec"],
+        _ => &["spec", "template", "spec"],
+    };
+    let under = |fields: &[&'static str]| -> Vec<&str> { pod.iter().chain(fields).copied().collect() };
+    match rng.random_range(0..11) {
+        0 => list(object, &["metadata", "ownerReferences"], |items| {
+            items.retain(|item| item.get("uid") != Some(&string(&*name)));
+            let is_owned = items.iter().any(|item| item.get("controller").is_some());
+            let controller = if is_owned || n == 0 { "" } else { r#","controller":true"# };
+            items.push(parse(&format!(r#"{{"uid":"{name}","name":"{n}"{controller}}}"#)));
+        }),
+        1 => list(object, &["metadata", "ownerReferences"], |items| {
+            items.retain(|item| item.get("uid") != Some(&string(&*name)));
+        }),
+        2 => {
+            let most = int(object, &["spec", "maxReplicas"]);
+            set(object, &["spec", "minReplicas"], number(n.min(most)));
+        }
+        3 => {
+            let least = int(object, &["spec", "minReplicas"]);
+            set(object, &["spec", "maxReplicas"], number(n.max(least)));
+        }
+        4 => list(object, &under(&["containers"]), |items| {
+            items.retain(|item| item.get("name") != Some(&string(&*name)));
+            let resources = format!(r#"{{"requests":{{"cpu":"{n}"}},"limits":{{"cpu":"{}"}}}}"#, n + 1);
+            items.push(parse(&format!(r#"{{"name":"{name}","resources":{resources}}}"#)));
+        }),
+        5 => list(object, &under(&["containers"]), |items| {
+            let limit = |item: &Json| int(item, &["resources", "limits", "cpu"]);
+            items.iter_mut().for_each(|item| {
+                let request = limit(item).min(n);
+                set(item, &["resources", "requests", "cpu"], number(request));
+            });
+        }),
+        6 => list(object, &under(&["containers"]), |items| {
+            items.iter_mut().for_each(|item| {
+                let limit = int(item, &["resources", "requests", "cpu"]).max(n);
+                set(item, &["resources", "limits", "cpu"], number(limit));
+            });
+        }),
+        7 => set(object, &["spec", "type"], string(["ClusterIP", "NodePort"][n as usize % 2])),
+        8 => list(object, &["spec", "ports"], |items| {
+            items.retain(|item| int(item, &["port"]) != n);
+            items.push(parse(&format!(r#"{{"name":"{name}","port":{n},"nodePort":{}}}"#, 30_000 + n)));
+        }),
+        9 => {
+            set(object, &["metadata", "deletionTimestamp"], string(format!("2026-01-01T00:00:0{n}Z")));
+            set(object, &["metadata", "deletionGracePeriodSeconds"], number(n % 2));
+        }
+        _ => {
+            set(object, &["data"], string(["AQ==", "Ag==", "BAg=", "AAQ="][n as usize % 4]));
+            let versions = |names: &[&str]| Json::List(names.iter().map(|name| string(*name)).collect());
+            set(object, &["status", "storedVersions"], versions([&[&*name], &["a", &*name][..]][n as usize % 2]));
+            let all = ["a", "b"].map(|name| parse(&format!(r#"{{"name":"{name}"}}"#)));
+            set(object, &["spec", "versions"], Json::List(all.to_vec()));
+        }
+    }
+}
 
 /// Changes a list in place.
 fn list(object: &mut Json, path: &[&str], change: impl FnOnce(&mut Vec<Json>)) {
@@ -80,6 +151,9 @@ fn int(object: &Json, path: &[&str]) -> i64 {
 
 /// One edit.
 pub fn edit(rng: &mut SmallRng, object: &mut Json) {
+    if rng.random_range(0..3) == 0 {
+        return contradict(rng, object);
+    }
     let (name, n) = (few(rng), rng.random_range(0..5));
     match rng.random_range(0..19) {
         0 | 1 => set(object, &["metadata", "labels", &name], string(n.to_string())),

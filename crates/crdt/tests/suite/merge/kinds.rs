@@ -25,6 +25,14 @@ fn sites_with(text: &str, encoding: Encoding) -> Sites {
     sites
 }
 
+/// So many sites that all hold that object.
+fn sites_of(object: &Json, encoding: Encoding, count: usize) -> Sites {
+    let mut sites = Sites::new(Place::client("/registry/things/default/a"), count);
+    sites.put(0, written(object, encoding));
+    sites.sync_all();
+    sites
+}
+
 /// A site changes its object, and writes it in that encoding.
 fn change(sites: &mut Sites, site: usize, encoding: Encoding, edit: impl FnOnce(&mut Json)) {
     let mut json = read(&sites.live(site).expect("it is there").value).json;
@@ -172,22 +180,22 @@ fn a_null_where_nothing_was_is_no_edit() {
 
 #[test]
 fn of_a_struct_that_one_site_removes_and_another_changes_nothing_is_left_over() {
-    let probe = |fields: &str| {
+    let security = |fields: &str| {
         parse(&format!(
-            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{{"containers":[{{"name":"c","livenessProbe":{{{fields}}}}}]}}}}"#
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{{"containers":[{{"name":"c"{fields}}}]}}}}"#
         ))
     };
+    let both = r#","securityContext":{"runAsGroup":1,"runAsUser":1}"#;
     for encoding in [Encoding::Json, Encoding::Protobuf] {
-        let mut sites = sites_with(&probe(r#""httpGet":{"path":"/a","port":80}"#).canonical(), encoding);
-        sites.put(0, written(&probe(r#""tcpSocket":{"port":80}"#), encoding));
-        sites.put(1, written(&probe(r#""httpGet":{"path":"/b","port":80}"#), encoding));
-        let merged = meet(&mut sites);
-        assert_eq!(merged.json, probe(r#""tcpSocket":{"port":80}"#));
+        let mut sites = sites_with(&security(both).canonical(), encoding);
+        sites.put(0, written(&security(""), encoding));
+        sites.put(1, written(&security(r#","securityContext":{"runAsGroup":1,"runAsUser":2}"#), encoding));
+        assert_eq!(meet(&mut sites).json, security(""));
         // Beside it, one that only loses a field is still there.
-        let mut sites = sites_with(&probe(r#""httpGet":{"path":"/a","port":80}"#).canonical(), encoding);
-        sites.put(0, written(&probe(r#""httpGet":{"port":80}"#), encoding));
-        sites.put(1, written(&probe(r#""httpGet":{"path":"/a","port":81}"#), encoding));
-        assert_eq!(meet(&mut sites).json, probe(r#""httpGet":{"port":81}"#));
+        let mut sites = sites_with(&security(both).canonical(), encoding);
+        sites.put(0, written(&security(r#","securityContext":{"runAsUser":1}"#), encoding));
+        sites.put(1, written(&security(r#","securityContext":{"runAsGroup":1,"runAsUser":2}"#), encoding));
+        assert_eq!(meet(&mut sites).json, security(r#","securityContext":{"runAsUser":2}"#));
     }
 }
 
@@ -213,6 +221,129 @@ fn lists_merge_as_their_kind_declares_them() {
     change(&mut sites, 0, Encoding::Json, |json| set(json, &["spec", "nodeSelector", "b"], string("2")));
     change(&mut sites, 1, Encoding::Json, |json| unset(json, &["spec", "nodeSelector", "a"]));
     assert_eq!(meet(&mut sites).json, parse(&custom(r#"{"b":"2"}"#)));
+}
+
+/// Two sites together finish an object; a third one has not heard of it.
+fn done_by_two(encoding: Encoding) -> Sites {
+    let pod = parse(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"old","finalizers":["x/f"]}}"#);
+    let mut sites = Sites::new(Place::client("/registry/pods/default/a"), 3);
+    sites.put(0, written(&pod, encoding));
+    sites.sync_all();
+    let time = || string("2026-01-01T00:00:00Z");
+    change(&mut sites, 0, encoding, |json| set(json, &["metadata", "deletionTimestamp"], time()));
+    change(&mut sites, 1, encoding, |json| unset(json, &["metadata", "finalizers"]));
+    sites
+}
+
+#[test]
+fn what_two_sites_finish_together_is_gone_and_what_is_created_after_it_stays() {
+    for encoding in [Encoding::Json, Encoding::Protobuf] {
+        let mut sites = done_by_two(encoding);
+        change(&mut sites, 2, encoding, |json| set(json, LABEL, string("late")));
+        sites.exchange();
+        assert_eq!(sites.live(0), None);
+        assert_eq!(sites.live(1), None);
+        // Somebody creates it anew, and writes it again. The third one's edit is of what is gone.
+        let anew = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"new"}}"#;
+        sites.put(0, written(&parse(anew), encoding));
+        change(&mut sites, 0, encoding, |json| set(json, NOTE, string("b")));
+        sites.sync_all();
+        for site in 0..3 {
+            let live = read(&sites.live(site).expect("it is there").value);
+            assert_eq!((live.uid(), text(&live, NOTE), text(&live, LABEL)), (Some("new"), Some("b"), None));
+        }
+        assert_eq!(sites.outcome(0).rule, Some(Rule::DeletedIncarnation));
+    }
+}
+
+#[test]
+fn what_a_third_site_has_still_to_finish_comes_back() {
+    let mut sites = done_by_two(Encoding::Protobuf);
+    change(&mut sites, 2, Encoding::Protobuf, |json| {
+        set(json, &["metadata", "finalizers"], parse(r#"["x/f","y/g"]"#));
+    });
+    sites.exchange();
+    assert_eq!(sites.live(0), None);
+    sites.sync_all();
+    let live = read(&sites.live(0).expect("it is there").value);
+    assert_eq!(get(&live.json, &["metadata", "finalizers"]), Some(&parse(r#"["y/g"]"#)));
+    assert_eq!(text(&live, &["metadata", "deletionTimestamp"]), Some("2026-01-01T00:00:00Z"));
+}
+
+#[test]
+fn who_saw_that_something_was_done_is_not_forgotten() {
+    let mut sites = done_by_two(Encoding::Json);
+    sites.exchange();
+    // Of what is no object the last version stands for those before it.
+    sites.put(0, "anew");
+    sites.put(0, "and again");
+    let Place { rules, keyspace, key } = sites.place.clone();
+    let known = sites.known(0).to_vec();
+    let mut window = sites.place.window(&known);
+    window.drop_middles(&rules, 1, keyspace, key, |_, _| true);
+    // The third site has not heard of it.
+    change(&mut sites, 2, Encoding::Json, |json| set(json, LABEL, string("late")));
+    let late = sites.known(2).last().expect("it wrote").clone();
+    window.add(late.clone());
+    let mut whole = sites.place.window(&known);
+    whole.add(late);
+    assert_eq!(sites.place.outcome(&window).live, sites.place.outcome(&whole).live);
+    assert_eq!(&sites.place.outcome(&window).live.expect("it is there").value[..], b"and again");
+}
+
+#[test]
+fn who_edited_last_what_is_refused_decides_and_not_who_wrote_last() {
+    let scaler = parse(
+        r#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"a","uid":"u"},"spec":{"minReplicas":2,"maxReplicas":6}}"#,
+    );
+    let mut sites = sites_of(&scaler, Encoding::Json, 2);
+    change(&mut sites, 0, Encoding::Json, |json| set(json, &["spec", "minReplicas"], Json::Number("5".to_owned())));
+    change(&mut sites, 1, Encoding::Json, |json| set(json, &["spec", "maxReplicas"], Json::Number("3".to_owned())));
+    change(&mut sites, 0, Encoding::Json, |json| set(json, LABEL, string("a")));
+    let merged = meet(&mut sites);
+    let bounds = ["minReplicas", "maxReplicas"].map(|name| get(&merged.json, &["spec", name]).cloned());
+    assert_eq!(bounds, ["2", "3"].map(|n| Some(Json::Number(n.to_owned()))));
+    assert_eq!(text(&merged, LABEL), Some("a"));
+}
+
+/// Three sites edit what contradicts itself; one of them meets another before it meets the third, and edits again. However they
+/// meet, what is refused is put right alike, and what a site only saw put right is no edit of it.
+#[test]
+fn what_would_be_refused_is_put_right_alike_in_every_order_and_is_nobodys_edit() {
+    let scaler = parse(
+        r#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"a","uid":"u"},"spec":{"minReplicas":2,"maxReplicas":6}}"#,
+    );
+    let number = |n: i64| Json::Number(n.to_string());
+    for encoding in [Encoding::Json, Encoding::Protobuf] {
+        let mut sites = sites_of(&scaler, encoding, 3);
+        change(&mut sites, 0, encoding, |json| set(json, &["spec", "minReplicas"], number(5)));
+        change(&mut sites, 1, encoding, |json| set(json, &["spec", "maxReplicas"], number(3)));
+        change(&mut sites, 2, encoding, |json| set(json, &["spec", "minReplicas"], number(3)));
+        sites.sync(0, 1);
+        let seen = read(&sites.live(1).expect("it is there").value).json;
+        let bounds = |json: &Json| ["minReplicas", "maxReplicas"].map(|name| get(json, &["spec", name]).cloned());
+        assert_eq!(bounds(&seen), [Some(number(2)), Some(number(3))]);
+        change(&mut sites, 1, encoding, |json| set(json, LABEL, string("b")));
+        let versions: Vec<_> = sites.history.clone();
+        sites.sync_all();
+        let outcome = sites.outcome(0);
+        let merged = read(&outcome.live.as_ref().expect("it is there").value).json;
+        // The label's writer did not set the least back to 2: the third site's edit of it is newer.
+        assert_eq!(bounds(&merged), [Some(number(3)), Some(number(3))]);
+        // Every order in which the three edits and what stands on two of them can arrive.
+        let [base, a, b, c, on_top] = &versions[..] else { panic!("{} versions", versions.len()) };
+        for order in [[a, b, c], [a, c, b], [b, a, c], [b, c, a], [c, a, b], [c, b, a]] {
+            for at in 2..=3 {
+                let mut all: Vec<_> = [base].into_iter().chain(order).collect();
+                if all[1..=at].iter().any(|v| v.dot == a.dot) && all[1..=at].iter().any(|v| v.dot == b.dot) {
+                    all.insert(at + 1, on_top);
+                } else {
+                    all.push(on_top);
+                }
+                assert_eq!(sites.place.outcome(&sites.place.window(all)), outcome);
+            }
+        }
+    }
 }
 
 #[test]

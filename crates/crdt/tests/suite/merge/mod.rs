@@ -2,6 +2,7 @@
 //! the order of arrival, on how much is settled or on the middles of runs. The stories use real Kubernetes objects.
 
 mod braids;
+mod cases;
 mod edits;
 mod histories;
 mod kinds;

@@ -6,6 +6,7 @@
 //! kind apps/v1 Deployment TYPE        the type of a kind
 //! type TYPE [atomic|unit]             a struct; `atomic` if it is one value wherever it stands, to server-side apply as well
 //! NUMBER NAME FORM [DECLARED]         a field of it: 0 where protobuf has none, - for one whose fields JSON writes in its place
+//! together NAME,NAME [earliest|bits]  fields of it that come from one side; see [`Stays`]
 //! ```
 //! A form is `?` for what may be absent, `[]` for a list, `{}` for a map from strings, and a type: of a struct, or a [`Base`]. What
 //! is declared of a field is `atomic`, `set`, or `keys=NAME,NAME:DEFAULT`.
@@ -24,6 +25,26 @@ pub struct Key {
     pub name: &'static str,
     /// What it is where an element does not say; `None` where the element then has no key.
     pub default: Option<&'static str>,
+}
+
+/// Fields of one struct that are only right together.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Together {
+    /// Their names, sorted.
+    pub fields: Vec<&'static str>,
+    /// Whose they are in the end.
+    pub stays: Stays,
+}
+
+/// From which side fields come that are only right together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Stays {
+    /// The one that edited any of them last.
+    Last,
+    /// The one that began to delete the object first.
+    Earliest,
+    /// The last, and in it all bits that any side has set.
+    Bits,
 }
 
 /// What is declared about the parts of a field.
@@ -124,6 +145,8 @@ pub struct Type {
     pub atomic: bool,
     /// Its fields in the order of their numbers.
     pub fields: Vec<Field>,
+    /// Those of its fields that come from one side, and of structs that are written in place of a field.
+    pub together: Vec<Together>,
     /// The places of its fields that have a name, sorted by it.
     names: Vec<u16>,
 }
@@ -200,7 +223,16 @@ impl Catalogue {
                 ["kind", api_version, kind, of] => drop(catalogue.kinds.insert((api_version, kind), ids[of])),
                 ["type", _, ref declared @ ..] => {
                     let atomic = matches!(declared, ["atomic" | "unit"]);
-                    catalogue.types.push(Type { atomic, fields: vec![], names: vec![] });
+                    catalogue.types.push(Type { atomic, fields: vec![], together: vec![], names: vec![] });
+                }
+                ["together", fields, ref how @ ..] => {
+                    let stays = match how {
+                        ["earliest"] => Stays::Earliest,
+                        ["bits"] => Stays::Bits,
+                        _ => Stays::Last,
+                    };
+                    let together = Together { fields: fields.split(',').collect(), stays };
+                    catalogue.types.last_mut().into_iter().for_each(|last| last.together.push(together.clone()));
                 }
                 [number, name, form, ref declared @ ..] => {
                     let field = Field {
@@ -219,6 +251,12 @@ impl Catalogue {
                 (0..of.fields.len() as u16).filter(|at| of.fields[usize::from(*at)].name.is_some()).collect();
             named.sort_by_key(|at| of.fields[usize::from(*at)].name);
             of.names = named;
+        }
+        for at in 0..catalogue.types.len() {
+            let inline = catalogue.types[at].fields.iter().filter(|field| field.name.is_none());
+            let inner: Vec<Together> =
+                inline.filter_map(Field::inner).flat_map(|id| catalogue.of(id).together.clone()).collect();
+            catalogue.types[at].together.extend(inner);
         }
         catalogue.metadata = ids.get("meta/v1.ObjectMeta").copied();
         catalogue.crd_schema = ids.get("apiextensions/v1.JSONSchemaProps").copied();

@@ -3,7 +3,7 @@
 use crate::merge::object::path::{Path, Step};
 use crate::merge::rules::Rules;
 
-use super::catalogue::{Base, Field, Many, TypeId, catalogue};
+use super::catalogue::{Base, Field, Many, Stays, TypeId, catalogue};
 use super::{Resolution, Schema, Shape};
 
 /// A field of a kind, and how concurrent edits of it merge.
@@ -67,8 +67,14 @@ impl Walk<'_> {
             Base::Struct(id) => Some(id),
             _ => None,
         };
+        let together = self.together();
+        if let Some(how) = together {
+            self.explained.push(Explained { path: self.path.to_string(), how });
+            return;
+        }
         let how = match (self.schema.resolution(&self.path), shape, field.form.many) {
             (Resolution::FirstWriter, ..) => "one value; the first to set it stays".to_owned(),
+            (Resolution::Earliest | Resolution::Bits, ..) => "comes with others".to_owned(),
             (Resolution::LeaderElection, ..) => "one value; the claim that one etcd would have let stand".to_owned(),
             (Resolution::Counter { minimum: None }, ..) => "what is added to it adds up".to_owned(),
             (Resolution::Counter { minimum: Some(minimum) }, ..) => {
@@ -98,6 +104,23 @@ impl Walk<'_> {
             Many::List => self.under(Step::Element("*".to_owned()), inner),
             Many::Map => self.under(Step::Field("*".to_owned()), inner),
         }
+    }
+
+    /// How that field merges if it is one of several that come from one side.
+    fn together(&mut self) -> Option<String> {
+        let name = self.path.last_field()?.to_owned();
+        let last = self.path.steps().last()?.clone();
+        self.path.pop();
+        let all = self.schema.together(&self.path);
+        self.path.push(last);
+        let one = all.iter().find(|one| one.fields.contains(&name.as_str()))?;
+        let others: Vec<&str> = one.fields.iter().copied().filter(|other| *other != name).collect();
+        let others = others.join(", ");
+        Some(match one.stays {
+            Stays::Last => format!("comes with {others}; the last edit of any stays"),
+            Stays::Earliest => format!("comes with {others}; the deletion that began first stays"),
+            Stays::Bits => format!("comes with {others}; bits of one range add up"),
+        })
     }
 
     /// The elements of a list or map.
@@ -136,6 +159,14 @@ mod tests {
         assert_eq!(how(("v1", "Pod"), ".metadata.generation"), "what is added to it adds up");
         assert_eq!(how(("v1", "Pod"), ".metadata.managedFields[*].fieldsV1"), "path by path");
         assert_eq!(how(("v1", "ConfigMap"), ".data"), "by key");
+        assert_eq!(
+            how(("v1", "Pod"), ".metadata.deletionTimestamp"),
+            "comes with deletionGracePeriodSeconds; the deletion that began first stays"
+        );
+        assert_eq!(
+            how(("v1", "Pod"), ".spec.containers[*].livenessProbe.exec"),
+            "comes with grpc, httpGet, tcpSocket; the last edit of any stays"
+        );
         assert_eq!(kinds("deployment").len(), 4);
         assert_eq!(kinds("apps/v1/Deployment"), [("apps/v1", "Deployment")]);
     }

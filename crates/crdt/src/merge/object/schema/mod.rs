@@ -16,7 +16,7 @@ use crate::merge::rules::Rules;
 
 use super::json::Json;
 use super::path::{Path, Step};
-use catalogue::{Base, Declared, Form, Key, Many, TypeId, catalogue};
+use catalogue::{Base, Declared, Form, Key, Many, Stays, Together, TypeId, catalogue};
 
 /// How the parts of a value merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,10 @@ pub enum Resolution {
     },
     /// The claim to be leader that etcd would have let stand.
     LeaderElection,
+    /// The deletion that began first.
+    Earliest,
+    /// All bits that were set.
+    Bits,
 }
 
 /// The fields of a kind that are set once.
@@ -56,7 +60,6 @@ pub fn set_once(api_version: &str, kind: &str) -> &'static [&'static [&'static s
         ("v1", "PersistentVolumeClaim") => &[&["spec", "volumeName"]],
         ("v1", "PersistentVolume") => &[&["spec", "claimRef"]],
         ("v1", "Node") => &[&["spec", "podCIDR"], &["spec", "podCIDRs"], &["spec", "providerID"]],
-        ("v1", "Service") => &[&["spec", "clusterIP"], &["spec", "clusterIPs"]],
         _ => &[],
     }
 }
@@ -68,12 +71,40 @@ pub struct Schema<'a> {
     kind: &'a str,
     rules: &'a Rules,
     built_in: Option<TypeId>,
+    /// What is set once.
+    once: &'static [&'static [&'static str]],
+    is_lease: bool,
+    /// Whether `data` is one value.
+    has_whole_data: bool,
 }
 
 impl<'a> Schema<'a> {
     /// What is declared for that kind.
     pub fn new(api_version: &'a str, kind: &'a str, rules: &'a Rules) -> Self {
-        Self { api_version, kind, rules, built_in: catalogue().kind(api_version, kind) }
+        let (built_in, once) = (catalogue().kind(api_version, kind), set_once(api_version, kind));
+        let is_lease = kind == "Lease" && api_version.starts_with("coordination.k8s.io/");
+        Self { api_version, kind, rules, built_in, once, is_lease, has_whole_data: false }
+    }
+
+    /// The same for a Secret of that type: a pair or a file is only right as a whole.
+    pub fn of_secret(self, secret_type: &str) -> Self {
+        let has_whole_data = self.is_core("Secret") && WHOLE_SECRETS.contains(&secret_type);
+        Self { has_whole_data, ..self }
+    }
+
+    /// Its API version and name.
+    pub fn kind(&self) -> (&'a str, &'a str) {
+        (self.api_version, self.kind)
+    }
+
+    /// Whether it is the Service of Kubernetes.
+    pub fn is_service(&self) -> bool {
+        self.is_core("Service")
+    }
+
+    /// Whether it is the definition of custom resources.
+    pub fn is_crd(&self) -> bool {
+        self.kind == "CustomResourceDefinition" && self.api_version.starts_with("apiextensions.k8s.io/")
     }
 
     fn is_core(&self, kind: &str) -> bool {
@@ -90,75 +121,38 @@ impl<'a> Schema<'a> {
         self.kind == "Secret"
     }
 
-    fn is_lease(&self) -> bool {
-        self.kind == "Lease" && self.api_version.starts_with("coordination.k8s.io/")
-    }
-
     /// How the parts of the value at that path merge.
     pub fn shape(&self, path: &Path) -> Shape {
-        let Some(field) = path.last_field() else { return self.declared(path) };
-        if set_once(self.api_version, self.kind).iter().any(|once| path.is(once))
-            || (self.is_lease() && path.is(&["spec"]))
-        {
+        self.shape_at(path, self.spot(path))
+    }
+
+    /// The same on a walk that is at that path.
+    pub fn shape_at(&self, path: &Path, spot: Spot) -> Shape {
+        let Some(field) = path.last_field() else { return declared(spot) };
+        if self.once.iter().any(|once| path.is(once)) || (self.is_lease && path.is(&["spec"])) {
+            return Shape::Atomic;
+        }
+        if self.has_whole_data && path.is(&["data"]) {
             return Shape::Atomic;
         }
         if path.is(&["metadata", "managedFields"]) {
             return Shape::Keyed(MANAGED_FIELDS);
         }
-        if self.built_in.is_some() || path.begins_with(&["metadata"]) {
-            self.declared(path)
-        } else {
-            by_place(path, field)
-        }
+        if self.built_in.is_some() || path.begins_with(&["metadata"]) { declared(spot) } else { by_place(path, field) }
     }
 
-    /// How they merge as the catalogue says.
-    fn declared(&self, path: &Path) -> Shape {
-        let Some((form, declared)) = self.locate(path) else { return Shape::Plain };
-        let is_one = matches!(form.many, Many::One | Many::Optional);
-        match (declared, form.base) {
-            (Declared::Keyed(keys), _) => Shape::Keyed(keys),
-            (Declared::Set, _) => Shape::Set,
-            (Declared::Atomic, _) => Shape::Atomic,
-            (_, Base::Struct(id)) if is_one && catalogue().of(id).atomic => Shape::Atomic,
-            (_, Base::Struct(_)) if form.many == Many::Optional => Shape::Optional,
-            (_, Base::Raw | Base::AnyJson | Base::SchemaOrBool | Base::SchemaOrList | Base::SchemaOrStrings)
-                if is_one =>
-            {
-                Shape::Atomic
-            }
-            // The fields that a manager owns are a set of paths.
-            _ => Shape::Plain,
-        }
+    /// The fields of the struct at that path that come from one side.
+    pub fn together(&self, path: &Path) -> &'static [Together] {
+        self.spot(path).together()
     }
 
-    /// What lies at that path, as the catalogue says; `None` for what it does not know.
-    fn locate(&self, path: &Path) -> Option<(Form, &'static Declared)> {
-        static NOTHING: Declared = Declared::Nothing;
-        let one = |base| Form { many: Many::One, base };
-        let mut steps = path.steps();
-        let mut at = match (self.built_in, steps) {
-            (Some(id), _) => (one(Base::Struct(id)), &NOTHING),
-            (None, [Step::Field(name), rest @ ..]) if name == "metadata" => {
-                steps = rest;
-                (one(Base::Struct(catalogue().metadata()?)), &NOTHING)
-            }
-            _ => return None,
-        };
-        for step in steps {
-            at = match (at.0, step) {
-                (Form { many: Many::List, base }, Step::Element(_)) => (one(base), &NOTHING),
-                (Form { many: Many::Map, base }, Step::Field(_)) => (Form { many: Many::Optional, base }, &NOTHING),
-                (Form { many: Many::One | Many::Optional, base: Base::Struct(id) }, Step::Field(name)) => {
-                    let field = catalogue().field(id, name)?;
-                    (field.form, &field.declared)
-                }
-                // What a manager owns has the form of the object, with other names.
-                (Form { many: Many::One | Many::Optional, base: Base::Fields }, _) => at,
-                _ => return None,
-            };
-        }
-        Some(at)
+    /// Where a walk through an object begins.
+    pub fn root(&self) -> Spot {
+        self.built_in.map_or(Spot::Root, |id| Spot::Known(one(Base::Struct(id)), &NOTHING))
+    }
+
+    fn spot(&self, path: &Path) -> Spot {
+        path.steps().iter().fold(self.root(), |spot, step| spot.next(step))
     }
 
     /// How concurrent values of the leaf at that path become one.
@@ -166,10 +160,17 @@ impl<'a> Schema<'a> {
         if path.is(&["metadata", "generation"]) {
             return Resolution::Counter { minimum: None };
         }
-        if set_once(self.api_version, self.kind).iter().any(|once| path.is(once)) {
+        if let Some(Step::Together(together)) = path.steps().last() {
+            return match together.stays {
+                Stays::Last => Resolution::LastWriter,
+                Stays::Earliest => Resolution::Earliest,
+                Stays::Bits => Resolution::Bits,
+            };
+        }
+        if self.once.iter().any(|once| path.is(once)) {
             return Resolution::FirstWriter;
         }
-        if self.is_lease() && path.is(&["spec"]) {
+        if self.is_lease && path.is(&["spec"]) {
             return Resolution::LeaderElection;
         }
         if self.rules.counters.is_empty() {
@@ -185,6 +186,76 @@ impl<'a> Schema<'a> {
     }
 }
 
+static NOTHING: Declared = Declared::Nothing;
+
+const fn one(base: Base) -> Form {
+    Form { many: Many::One, base }
+}
+
+/// Where a walk through an object is, as the catalogue says.
+#[derive(Clone, Copy, Debug)]
+pub enum Spot {
+    /// At the root of a kind that is not built in: only its metadata is known.
+    Root,
+    /// At a value of that form, of which that is declared.
+    Known(Form, &'static Declared),
+    /// Elsewhere.
+    Unknown,
+}
+
+impl Spot {
+    /// Where a step leads.
+    pub fn next(self, step: &Step) -> Self {
+        let (form, declared) = match (self, step) {
+            (Self::Root, Step::Field(name)) if name == "metadata" => {
+                return catalogue().metadata().map_or(Self::Unknown, |id| Self::Known(one(Base::Struct(id)), &NOTHING));
+            }
+            (Self::Known(form, declared), _) => (form, declared),
+            (Self::Root | Self::Unknown, _) => return Self::Unknown,
+        };
+        match (form, step) {
+            (Form { many: Many::List, base }, Step::Element(_)) => Self::Known(one(base), &NOTHING),
+            (Form { many: Many::Map, base }, Step::Field(_)) => {
+                Self::Known(Form { many: Many::Optional, base }, &NOTHING)
+            }
+            (Form { many: Many::One | Many::Optional, base: Base::Struct(id) }, Step::Field(name)) => {
+                catalogue().field(id, name).map_or(Self::Unknown, |field| Self::Known(field.form, &field.declared))
+            }
+            // What a manager owns has the form of the object, with other names.
+            (Form { many: Many::One | Many::Optional, base: Base::Fields }, _) => Self::Known(form, declared),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The fields of the struct there that come from one side.
+    pub fn together(self) -> &'static [Together] {
+        match self {
+            Self::Known(Form { many: Many::One | Many::Optional, base: Base::Struct(id) }, _) => {
+                &catalogue().of(id).together
+            }
+            _ => &[],
+        }
+    }
+}
+
+/// How the parts of a value merge as the catalogue says.
+fn declared(spot: Spot) -> Shape {
+    let Spot::Known(form, declared) = spot else { return Shape::Plain };
+    let is_one = matches!(form.many, Many::One | Many::Optional);
+    match (declared, form.base) {
+        (Declared::Keyed(keys), _) => Shape::Keyed(keys),
+        (Declared::Set, _) => Shape::Set,
+        (Declared::Atomic, _) => Shape::Atomic,
+        (_, Base::Struct(id)) if is_one && catalogue().of(id).atomic => Shape::Atomic,
+        (_, Base::Struct(_)) if form.many == Many::Optional => Shape::Optional,
+        (_, Base::Raw | Base::AnyJson | Base::SchemaOrBool | Base::SchemaOrList | Base::SchemaOrStrings) if is_one => {
+            Shape::Atomic
+        }
+        // The fields that a manager owns are a set of paths.
+        _ => Shape::Plain,
+    }
+}
+
 /// Leaves out of an object of that kind what says nothing.
 pub fn normalise(api_version: &str, kind: &str, object: &mut BTreeMap<String, Json>) {
     if let Some(id) = catalogue().kind(api_version, kind) {
@@ -193,6 +264,17 @@ pub fn normalise(api_version: &str, kind: &str, object: &mut BTreeMap<String, Js
         normal::fields(metadata, id);
     }
 }
+
+/// The types of Secrets whose data is a pair or a file.
+const WHOLE_SECRETS: &[&str] = &[
+    "kubernetes.io/tls",
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/service-account-token",
+    "bootstrap.kubernetes.io/token",
+];
 
 /// One manager has an entry for each of these.
 const MANAGED_FIELDS: &[Key] = &[
