@@ -88,24 +88,41 @@ pub fn next_deletes(graph: &Graph, versions: &[&Version]) -> Vec<Option<usize>> 
 
 /// Which versions must stay because a version beside them, neither above nor below, is of another incarnation. Were all of
 /// an incarnation's versions beside another's to go, one of the others would look like a common point, and what lies below
-/// a common point is not asked which incarnations a delete saw. Where the run goes on with the same incarnation, or deletes
-/// it, what follows is beside the same versions.
-pub fn beside_another_incarnation(graph: &Graph, versions: &[&Version]) -> Vec<bool> {
+/// a common point is not asked which incarnations a delete saw. A later version of the same incarnation that `stands_for`
+/// one, and saw no more of other incarnations, is beside the same ones.
+pub fn beside_another_incarnation(versions: &[&Version], stands_for: impl Fn(usize, usize) -> bool) -> Vec<bool> {
     let first = versions.first().map(|first| first.incarnation);
     if versions.iter().all(|version| Some(version.incarnation) == first) {
         return vec![false; versions.len()];
     }
-    // Of one origin's versions, which are a chain, those beside a version lie side by side.
+    // Of one origin's versions, which are a chain, those below a version come first, then those beside it.
     let mut chains: BTreeMap<Origin, Vec<&Version>> = BTreeMap::new();
     versions.iter().for_each(|version| chains.entry(version.dot.origin).or_default().push(version));
+    let is_below = |other: &Version, version: &Version| other.dot == version.dot || version.descends_from(other.dot);
+    let below = |chain: &[&Version], version: &Version| chain.partition_point(|other| is_below(other, version));
     let is_beside_another = |version: &Version| {
         chains.values().any(|chain| {
-            let begin = chain.partition_point(|other| other.dot == version.dot || version.descends_from(other.dot));
-            let beside = chain[begin..].iter().take_while(|other| !other.descends_from(version.dot));
+            let beside = chain[below(chain, version)..].iter().take_while(|other| !other.descends_from(version.dot));
             beside.into_iter().any(|other| other.incarnation != version.incarnation)
         })
     };
-    let goes_on =
-        |at: usize| graph.continuation(at).is_some_and(|next| versions[next].incarnation == versions[at].incarnation);
-    versions.iter().enumerate().map(|(at, version)| !goes_on(at) && is_beside_another(version)).collect()
+    let saw_no_more = |version: &Version, later: &Version| {
+        chains.values().all(|chain| {
+            let (begin, end) = (below(chain, version), below(chain, later));
+            chain[begin..end.max(begin)].iter().all(|other| other.incarnation == version.incarnation)
+        })
+    };
+    let is_held = |(at, version): (usize, &&Version)| {
+        let is_later = |place: &usize| {
+            let later = versions[*place];
+            later.incarnation == version.incarnation && later.descends_from(version.dot)
+        };
+        let mut later = (at + 1..versions.len()).filter(is_later).take(NEAREST);
+        is_beside_another(version) && !later.any(|place| stands_for(at, place) && saw_no_more(version, versions[place]))
+    };
+    versions.iter().enumerate().map(is_held).collect()
 }
+
+/// How many later versions are looked at to find one that stands for a version: the nearest ones ask the least of members,
+/// and of a key with thousands of versions not all pairs are looked at.
+pub const NEAREST: usize = 4;

@@ -155,7 +155,7 @@ impl Window {
             let kills_again = || next_deletes[at].is_some_and(|again| droppable(all[at], all[again]));
             droppable(all[at], all[later]) && (all[at].kind != ChangeKind::Delete || kills_again())
         };
-        let held = graph::beside_another_incarnation(&graph, &all);
+        let held = graph::beside_another_incarnation(&all, |at, later| droppable(all[at], all[later]));
         let goes = |at: usize| !held[at] && graph.continuation(at).is_some_and(|next| stands(at, next));
         let is_delete = |version: &&&Version| !matches!(version.kind, ChangeKind::Put { .. });
         let deletes: Vec<&Version> = all.iter().filter(is_delete).copied().collect();
@@ -235,17 +235,13 @@ fn is_overwritten(versions: &[&Version], at: usize, stands_for: impl Fn(usize, u
         let later = versions[*place];
         is_put(later) && later.incarnation == version.incarnation && later.descends_from(version.dot)
     };
-    // The nearest ones ask the least of members. Of a key with thousands of versions not all pairs are looked at.
-    is_put(version) && (at + 1..versions.len()).filter(is_later).take(NEAREST).any(|place| stands_for(at, place))
+    is_put(version) && (at + 1..versions.len()).filter(is_later).take(graph::NEAREST).any(|place| stands_for(at, place))
 }
 
 /// Whether all deletes that saw a version saw the later one, too.
 fn is_seen_alike(deletes: &[&Version], version: &Version, later: &Version) -> bool {
     deletes.iter().all(|delete| !delete.descends_from(version.dot) || delete.descends_from(later.dot))
 }
-
-/// How many later versions are looked at to find one that stands for a version.
-const NEAREST: usize = 4;
 
 /// What a settling took out of a window.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -99,8 +99,11 @@ fn a_newer_protocol_other_rules_and_the_wrong_member_are_refused() {
     assert_eq!(world.error(wire, 0), Some(&SyncError::Rules(unknown)));
     assert_eq!(
         SyncError::Rules(unknown).to_string(),
-        "the peer cannot be joined: the cluster merges by rules number 7, which need merge engine 4; this build has engine \
-         3: use a build that has both"
+        format!(
+            "the peer cannot be joined: the cluster merges by rules number 7, which need merge engine {}; this build has \
+             engine {ENGINE}: use a build that has both",
+            ENGINE + 1
+        )
     );
 
     let node = &world.nodes[0];
