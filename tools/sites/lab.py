@@ -211,6 +211,7 @@ class Site:
             "--node-lease-duration-seconds=20", f"--server-address=127.0.0.1:{kwok}",
         ])  # fmt: skip
         self.apiserver = None
+        self.resync = None
         self.eddy = None
 
     def programs(self):

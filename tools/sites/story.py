@@ -5,6 +5,7 @@ import signal
 import time
 
 import look
+from kubelets import Resync
 from lab import NODE_GRACE, Program
 from words import NS, Sites
 
@@ -28,6 +29,7 @@ class Story(Sites):
                 node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}}
                 self.must(f"{site.name}: node created", self.create(site, json.dumps(node)), 30)
             site.kwok.start()
+            site.resync = Resync(site)
 
         def nodes_ready(site):
             nodes = site.get("/api/v1/nodes")["items"]

@@ -78,6 +78,9 @@ class Sites:
 
     def stop_kubernetes(self):
         """At once: what they know is in the replicas."""
+        for site in self.sites:
+            if site.resync:
+                site.resync.wanted = False
         for program in [p for site in self.sites for p in site.programs()] + self.watches:
             if program.name != "eddy":
                 program.stop(signal.SIGKILL)
