@@ -175,6 +175,11 @@ metrics! {
     merges: IntCounterVec = counters("eddy_merges_total", "Merges of concurrent versions.", &["rule"]);
     merge_losses: IntCounterVec = counters("eddy_merge_losses_total", "What merges gave up: parts of versions.", &["rule"]);
     disk_bytes: IntGauge = gauge("eddy_disk_bytes", "Bytes the journal takes on disk, counted every 10 seconds at most.");
+    disk_free_bytes: IntGaugeVec =
+        gauges("eddy_disk_free_bytes", "Bytes free on the disk of the data dir, counted with eddy_disk_bytes.", &[]);
+    quota_used_bytes: IntGauge = gauge("eddy_quota_used_bytes", "Bytes that count against the quota.");
+    alarm: IntGaugeVec =
+        gauges("eddy_alarm", "1 while an alarm stops writes of this member: nospace, corrupt or spaces.", &["kind"]);
     connections: IntGauge = gauge("eddy_connections", "Open connections.");
     connections_accepted: IntCounter = counter("eddy_connections_accepted_total", "Connections accepted.");
     accept_failures: IntCounter = counter("eddy_accept_failures_total", "Accepts that failed (out of descriptors).");

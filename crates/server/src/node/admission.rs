@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use eddy_crdt::{AlarmKind, Command, Op, PutOp, PutValue, Replica, Txn};
+use parking_lot::Mutex;
 
 use super::error::NodeError;
 
@@ -66,6 +67,8 @@ pub(crate) struct Admission {
     pub(crate) size_allocated: AtomicU64,
     pub(crate) size_in_use: AtomicU64,
     pub(crate) size_on_disk: AtomicU64,
+    /// Bytes that were free on the disk when they were last counted, where something tells.
+    pub(crate) free_on_disk: Mutex<Option<u64>>,
 }
 
 impl Admission {

@@ -169,6 +169,7 @@ impl Handle {
             size_allocated: size(&engine.admission.size_allocated).max(SIZE_MIN),
             size_in_use: size(&engine.admission.size_in_use).max(SIZE_MIN),
             size_on_disk: size(&engine.admission.size_on_disk),
+            free_on_disk: *engine.admission.free_on_disk.lock(),
             quota: engine.quota,
             keys: replica.live_keys(),
             alarms: replica.alarms().collect(),

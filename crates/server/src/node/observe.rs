@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use eddy_crdt::{Revision, Tally};
+use eddy_crdt::{AlarmKind, Replica, Revision, Tally};
 
 use super::handle::Handle;
 use super::state::NodeState;
@@ -110,6 +110,15 @@ pub fn refresh(metrics: &Metrics, node: &Handle) {
     metrics.db_total_size.set(bytes(status.size_on_disk));
     metrics.db_total_size_in_use.set(bytes(status.size_in_use));
     metrics.disk_bytes.set(bytes(status.size_on_disk));
+    metrics.quota_used_bytes.set(bytes(status.size_allocated));
+    if let Some(free) = status.free_on_disk {
+        metrics.disk_free_bytes.with_label_values::<&str>(&[]).set(bytes(free));
+    }
+    let stopping = node.alarms_that_stop();
+    let alarm = |kind: &str, raised: bool| metrics.alarm.with_label_values(&[kind]).set(i64::from(raised));
+    alarm("nospace", stopping.iter().any(|alarm| alarm.kind == AlarmKind::NoSpace));
+    alarm("corrupt", stopping.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt));
+    alarm("spaces", node.look(Replica::is_out_of_spaces));
     metrics.writable.set(i64::from(status.state == NodeState::Running));
     metrics.keys.set(status.keys as i64);
     metrics.current_revision.set(status.revision.get());

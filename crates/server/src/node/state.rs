@@ -51,6 +51,8 @@ pub struct Status {
     pub size_in_use: u64,
     /// Bytes that the store takes on disk.
     pub size_on_disk: u64,
+    /// Bytes that are free on the disk, where something tells.
+    pub free_on_disk: Option<u64>,
     /// The quota, if there is one.
     pub quota: Option<u64>,
     /// Keys that have a value.

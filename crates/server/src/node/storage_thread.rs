@@ -306,6 +306,7 @@ impl StorageThread {
         if self.counted.is_none_or(|counted| counted.elapsed() >= COUNT_INTERVAL) {
             self.counted = Some(Instant::now());
             admission.size_on_disk.store(self.journal.size_on_disk(), Ordering::Relaxed);
+            *admission.free_on_disk.lock() = self.journal.free_on_disk();
         }
     }
 }

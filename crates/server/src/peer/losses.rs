@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use eddy_crdt::{GivenUp, MergeReport, ReplicaId, Rule, Said};
 
+use crate::metrics::Metrics;
+
 /// The name of a rule of merging, in metrics and in the admin API.
 pub(crate) fn rule_name(rule: &Rule) -> &'static str {
     match rule {
@@ -16,6 +18,28 @@ pub(crate) fn rule_name(rule: &Rule) -> &'static str {
         Rule::LastWriter => "last-writer",
         Rule::LongestLease => "longest-lease",
         Rule::ContestedBirth => "contested-birth",
+    }
+}
+
+/// All rules, as [`rule_name`] has them.
+const RULES: [Rule; 8] = [
+    Rule::DeletedIncarnation,
+    Rule::OutlivedDelete,
+    Rule::CreatedFirst,
+    Rule::CreatedLast,
+    Rule::FieldMerge,
+    Rule::LastWriter,
+    Rule::LongestLease,
+    Rule::ContestedBirth,
+];
+
+/// Shows the counters of all rules at zero. A counter that begins with its first loss shows no increase, so no alert
+/// sees that one.
+pub(super) fn show_rules(metrics: &Metrics) {
+    for rule in RULES {
+        for counter in [&metrics.merges, &metrics.merge_losses] {
+            let _at_least_zero = counter.with_label_values(&[rule_name(&rule)]);
+        }
     }
 }
 

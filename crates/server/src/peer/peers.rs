@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::board::Board;
 use super::dial::Dialer;
 use super::end::End;
-use super::losses::LossLog;
+use super::losses::{LossLog, show_rules};
 use super::troubles::Troubles;
 use crate::metrics::Metrics;
 use crate::node::Handle;
@@ -68,6 +68,7 @@ impl Peers {
         stop: CancellationToken,
         tasks: TaskTracker,
     ) -> Arc<Peers> {
+        show_rules(&metrics);
         Arc::new(Peers {
             board: Board::new(node.identity().replica, metrics.clone()),
             node,

@@ -225,6 +225,18 @@ impl Peers {
             metrics.peer_connected.with_label_values(&label).set(i64::from(peer.connected));
             metrics.peer_entries_behind.with_label_values(&label).set(peer.entries_behind as i64);
             metrics.peer_bytes_behind.with_label_values(&label).set(peer.bytes_behind as i64);
+            // What was found stays until the states are compared again and are equal.
+            let differ = metrics.peer_states_differ.with_label_values(&label);
+            match peer.equality() {
+                pb::Equality::Equal => differ.set(0),
+                pb::Equality::Different => differ.set(1),
+                pb::Equality::Unknown => {}
+            }
+            // A counter that begins with its first fault shows no increase, so no alert sees that one.
+            for counter in [&metrics.peer_received_failures, &metrics.peer_sent_failures, &metrics.peer_requests_again]
+            {
+                let _at_least_zero = counter.with_label_values(&label);
+            }
         }
         metrics.unsettled_keys.set(self.node.look(|replica| replica.windows_len()) as i64);
     }

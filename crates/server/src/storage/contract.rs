@@ -111,6 +111,11 @@ pub trait Journal: Send {
     /// Bytes that the store really takes on disk.
     fn size_on_disk(&self) -> u64;
 
+    /// Bytes that are free on the disk; `None` where nothing tells.
+    fn free_on_disk(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether so little space is left that nothing should be written but what helps to free some: deletes,
     /// compactions. Asks the file system again when it was low before.
     fn is_low_on_space(&mut self) -> bool {

@@ -172,6 +172,10 @@ impl Journal for DiskJournal {
         dir::bytes_on_disk(self.dir.root())
     }
 
+    fn free_on_disk(&self) -> Option<u64> {
+        self.store.free_on_disk()
+    }
+
     fn is_low_on_space(&mut self) -> bool {
         self.store.is_low()
     }

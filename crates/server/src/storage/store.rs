@@ -314,8 +314,13 @@ impl Store {
 
     pub fn look_at_space(&mut self) {
         // Where the file system does not tell, a full disk is noticed when it is full.
-        self.free = self.setup.disk.available(&self.setup.root).unwrap_or(u64::MAX);
+        self.free = self.free_on_disk().unwrap_or(u64::MAX);
         self.low = self.free < LOW_BYTES;
+    }
+
+    /// Bytes that are free on the disk now.
+    pub fn free_on_disk(&self) -> Option<u64> {
+        self.setup.disk.available(&self.setup.root)
     }
 
     /// Whether little space is left.

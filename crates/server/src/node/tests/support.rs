@@ -164,6 +164,10 @@ impl<J: Journal> Journal for Gated<J> {
         self.journal.size_on_disk()
     }
 
+    fn free_on_disk(&self) -> Option<u64> {
+        self.journal.free_on_disk()
+    }
+
     fn doubt(&self) -> Option<Doubt> {
         self.journal.doubt()
     }
