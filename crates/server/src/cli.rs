@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::ValueParser;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, ValueHint};
 
-use crate::config::flags::{Effect, FLAGS, Flag, Kind};
+use crate::config::flags::{FLAGS, Flag, Kind};
 use crate::config::{Config, file, validate};
 use crate::tls::{self, TlsError};
 use crate::version::ETCD_VERSION;
@@ -212,6 +212,44 @@ fn boolean_arg(name: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true")
 }
 
+/// Adds the server's flags, with all that is said of them, to the other commands: for man pages and shells, not to parse with.
+pub fn describe(commands: Command) -> Command {
+    let version = Arg::new("version").long("version").action(ArgAction::SetTrue).help("Print versions and stop.");
+    let help =
+        Arg::new("help").long("help").short('h').action(ArgAction::Help).help("Print a list of the flags and stop.");
+    let described = commands
+        .about("a datastore that speaks the etcd v3 API")
+        .long_about(
+            "eddy speaks the etcd v3 API. Every replica answers from its own memory and disk, tells its peers lazily, and \
+             merges what happened concurrently.\n\n\
+             Without a command it serves. Its flags are those of etcd 3.7, as --flag=value, --flag value or -flag value.",
+        )
+        .override_usage("eddy [flags]\neddy <command> [arguments]")
+        .subcommand_help_heading("COMMANDS")
+        .subcommand_required(false)
+        .arg_required_else_help(false)
+        .args_conflicts_with_subcommands(true)
+        .disable_help_flag(true)
+        .args([version, help]);
+    FLAGS.iter().filter(|flag| flag.is_listed()).fold(described, |command, flag| command.arg(described_arg(flag)))
+}
+
+fn described_arg(flag: &Flag) -> Arg {
+    let (value, hint) = match (flag.kind, flag.name) {
+        (Kind::Bool, _) => ("BOOL", ValueHint::Other),
+        (Kind::Duration, _) => ("DURATION", ValueHint::Other),
+        (Kind::Text, name) if name.ends_with("-file") => ("FILE", ValueHint::FilePath),
+        (Kind::Text, name) if name.ends_with("-dir") => ("DIR", ValueHint::DirPath),
+        (Kind::Text, _) => ("VALUE", ValueHint::Other),
+    };
+    let arg = match flag.kind {
+        Kind::Bool => boolean_arg(flag.name),
+        Kind::Duration | Kind::Text => Arg::new(flag.name).long(flag.name).action(ArgAction::Set),
+    };
+    let arg = arg.help_heading(flag.section).value_name(value).value_hint(hint).env(flag.env()).help(flag.said());
+    if flag.default.is_empty() { arg } else { arg.default_value(flag.default) }
+}
+
 /// The text of `--version`. The line `etcd Version:` is what etcd's tools and tests read.
 pub fn version() -> String {
     format!("eddy {}\netcd Version: {ETCD_VERSION}\n", env!("CARGO_PKG_VERSION"))
@@ -232,12 +270,7 @@ pub fn help() -> String {
             text.push_str(&format!("\n{section}:\n"));
         }
         text.push_str(&format!("  --{} '{}'\n", flag.name, flag.default));
-        let help = match flag.effect {
-            Effect::Works => flag.help.to_owned(),
-            Effect::Warns(reason) => format!("No effect: {reason}."),
-            Effect::Refused(instead) => format!("Refused: {instead}."),
-        };
-        text.push_str(&format!("      {help}\n"));
+        text.push_str(&format!("      {}\n", flag.said()));
     }
     text
 }

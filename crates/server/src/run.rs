@@ -106,7 +106,10 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
     let _no_systemd = sd_notify::notify(&[NotifyState::Ready]);
 
     let ended = wait(&mut signals, &peers).await;
-    let _no_systemd = sd_notify::notify(&[NotifyState::Stopping]);
+    // What begins anew goes on under the same process id. Told that it stops, systemd would kill it after a while.
+    if ended == Ended::Stopped {
+        let _no_systemd = sd_notify::notify(&[NotifyState::Stopping]);
+    }
     exit_at_the_next(signals);
     drain(&front.stop, front.connections).await;
     tasks.close();

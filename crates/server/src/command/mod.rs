@@ -1,10 +1,11 @@
 //! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`,
-//! `eddy merges`, `eddy explain`. As in etcd, arguments that begin with a dash are flags of the server, so these words never collide with them.
+//! `eddy merges`, `eddy explain`, `eddy completions`, `eddy man`. As in etcd, arguments that begin with a dash are flags of the server, so these words never collide with them.
 
 mod access;
 mod declare;
 mod explain;
 mod leap;
+mod manual;
 mod merges;
 mod output;
 mod rescue;
@@ -16,10 +17,10 @@ pub use output::say;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// The words that are commands.
-const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore", "explain", "merges"];
+const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore", "explain", "merges", "completions", "man"];
 
 #[derive(Parser, Debug)]
 #[command(name = "eddy", disable_help_subcommand = true)]
@@ -44,6 +45,10 @@ enum Command {
     Merges(merges::MergesArgs),
     /// Print what eddy knows of a kind of objects.
     Explain(explain::ExplainArgs),
+    /// Print what makes a shell complete eddy's flags and commands.
+    Completions(manual::CompletionsArgs),
+    /// Print the man page of eddy, or write all of its pages.
+    Man(manual::ManArgs),
 }
 
 /// Runs a command, if the arguments (without the program's name) are one.
@@ -79,5 +84,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args),
         Command::Merges(args) => runtime.block_on(merges::run(&args)),
         Command::Restore(args) => runtime.block_on(restore::run(&args)),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
+        Command::Man(args) => manual::man(&args, Cli::command()),
     }
 }

@@ -4,6 +4,7 @@ mod classes;
 mod connections;
 mod flags;
 mod lifecycle;
+mod manual;
 mod rpcs;
 mod support;
 mod tls;

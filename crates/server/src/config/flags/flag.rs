@@ -63,6 +63,15 @@ impl Flag {
         self.section != REMOVED
     }
 
+    /// What the help says of it.
+    pub fn said(&self) -> String {
+        match self.effect {
+            Effect::Works => self.help.to_owned(),
+            Effect::Warns(reason) => format!("No effect: {reason}."),
+            Effect::Refused(instead) => format!("Refused: {instead}."),
+        }
+    }
+
     /// Gives the flag a value, and notes that it was given.
     ///
     /// # Errors
