@@ -113,14 +113,17 @@ pub fn beside_another_incarnation(versions: &[&Version], stands_for: impl Fn(usi
         })
     };
     let is_held = |(at, version): (usize, &&Version)| {
-        let is_later = |place: &usize| {
-            let later = versions[*place];
-            later.incarnation == version.incarnation && later.descends_from(version.dot)
-        };
-        let mut later = (at + 1..versions.len()).filter(is_later).take(NEAREST);
+        let mut later = later_of_incarnation(versions, at).take(NEAREST);
         is_beside_another(version) && !later.any(|place| stands_for(at, place) && saw_no_more(version, versions[place]))
     };
     versions.iter().enumerate().map(is_held).collect()
+}
+
+/// The versions of the same incarnation that descend from that one, the nearest first.
+pub fn later_of_incarnation(versions: &[&Version], at: usize) -> impl Iterator<Item = usize> {
+    let version = versions[at];
+    let is_later = |later: &Version| later.incarnation == version.incarnation && later.descends_from(version.dot);
+    (at + 1..versions.len()).filter(move |place| is_later(versions[*place]))
 }
 
 /// How many later versions are looked at to find one that stands for a version: the nearest ones ask the least of members,

@@ -151,16 +151,17 @@ impl Window {
         let graph = Graph::of(&all);
         let droppable = |version: &Version, next: &Version| version.rules == next.rules && droppable(version, next);
         let next_deletes = graph::next_deletes(&graph, &all);
+        let is_covered = |at: usize, later: usize| droppable(all[at], all[later]);
         let stands = |at: usize, later: usize| {
-            let kills_again = || next_deletes[at].is_some_and(|again| droppable(all[at], all[again]));
-            droppable(all[at], all[later]) && (all[at].kind != ChangeKind::Delete || kills_again())
+            let kills_again = || next_deletes[at].is_some_and(|again| is_covered(at, again));
+            is_covered(at, later) && (all[at].kind != ChangeKind::Delete || kills_again())
         };
-        let held = graph::beside_another_incarnation(&all, |at, later| droppable(all[at], all[later]));
+        let held = graph::beside_another_incarnation(&all, is_covered);
         let goes = |at: usize| !held[at] && graph.continuation(at).is_some_and(|next| stands(at, next));
         let is_delete = |version: &&&Version| !matches!(version.kind, ChangeKind::Put { .. });
         let deletes: Vec<&Version> = all.iter().filter(is_delete).copied().collect();
         let stands_for =
-            |at: usize, later: usize| droppable(all[at], all[later]) && is_seen_alike(&deletes, all[at], all[later]);
+            |at: usize, later: usize| is_covered(at, later) && is_seen_alike(&deletes, all[at], all[later]);
         let gone: Vec<bool> = match book.current().is_kubernetes(keyspace, key) {
             true => {
                 let numbers = || all.iter().map(|version| version.rules);
@@ -229,13 +230,9 @@ impl Window {
 /// Whether an opaque put may go because another one of its incarnation descends from it that `stands_for` it. Of opaque
 /// values only the heads count, and which incarnations a delete saw.
 fn is_overwritten(versions: &[&Version], at: usize, stands_for: impl Fn(usize, usize) -> bool) -> bool {
-    let version = versions[at];
-    let is_put = |version: &Version| matches!(version.kind, ChangeKind::Put { .. });
-    let is_later = |place: &usize| {
-        let later = versions[*place];
-        is_put(later) && later.incarnation == version.incarnation && later.descends_from(version.dot)
-    };
-    is_put(version) && (at + 1..versions.len()).filter(is_later).take(graph::NEAREST).any(|place| stands_for(at, place))
+    let is_put = |at: usize| matches!(versions[at].kind, ChangeKind::Put { .. });
+    let mut later = graph::later_of_incarnation(versions, at).filter(|later| is_put(*later)).take(graph::NEAREST);
+    is_put(at) && later.any(|later| stands_for(at, later))
 }
 
 /// Whether all deletes that saw a version saw the later one, too.

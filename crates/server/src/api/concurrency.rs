@@ -204,7 +204,7 @@ impl Concurrency {
             if response.canceled {
                 return Err(Status::unknown(match response.compact_revision {
                     0 => response.cancel_reason,
-                    _ => "etcdserver: mvcc: required revision has been compacted".to_owned(),
+                    _ => status::COMPACTED.to_owned(),
                 }));
             }
         }

@@ -67,7 +67,8 @@ pub fn cancel_reason(refusal: Option<WatchRefusal>) -> &'static str {
     }
 }
 
-const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
+/// How etcd words that a revision is gone.
+pub const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 
 /// Maps a refusal of the replica to a gRPC status.
 pub fn refused(refusal: Refusal) -> Status {

@@ -4,15 +4,12 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use eddy_proto::admin::{GivenUp, Merge, MergesRequest, Side};
+use eddy_proto::admin::{GivenUp, Merge, MergesRequest, MergesResponse, Side};
 
-use super::access::{Access, admin};
-use super::output::say;
+use super::access::Access;
+use super::answers::Answers;
 use crate::admin::json;
 use crate::logging::timestamp;
-
-/// How long a replica may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct MergesArgs {
@@ -28,36 +25,20 @@ pub(super) struct MergesArgs {
 
 /// Asks each endpoint. Fails when one does not answer.
 pub(super) async fn run(args: &MergesArgs) -> anyhow::Result<ExitCode> {
-    let dialer = args.access.dialer()?;
-    let mut all_answered = true;
-    let mut list = vec![];
-    for url in args.access.urls()? {
-        let ask = async {
-            let answer = admin(&dialer, &url).await?.merges(MergesRequest { limit: args.limit }).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| anyhow::anyhow!("{}", status.message()))
-        };
-        let answer =
-            tokio::time::timeout(TIMEOUT, ask).await.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time")));
-        all_answered &= answer.is_ok();
-        if args.json {
-            list.push(match &answer {
-                Ok(merges) => {
-                    serde_json::json!({ "endpoint": url.to_string(), "merges": json::merges(merges)["merges"] })
-                }
-                Err(error) => serde_json::json!({ "endpoint": url.to_string(), "error": format!("{error:#}") }),
-            });
-            continue;
-        }
-        match &answer {
-            Ok(merges) if merges.merges.is_empty() => say(&format!("{url}: nothing was merged of late\n"))?,
-            Ok(merges) => say(&merges.merges.iter().map(diff).collect::<String>())?,
-            Err(error) => say(&format!("{url}: {error:#}\n"))?,
-        }
-    }
+    let request = MergesRequest { limit: args.limit };
+    let answers = Answers::of(&args.access, async |mut admin| admin.merges(request).await).await?;
     if args.json {
-        say(&format!("{}\n", serde_json::to_string_pretty(&list)?))?;
+        answers.print_json("merges", |merges| json::merges(merges)["merges"].take())
+    } else {
+        answers.print(text)
     }
-    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn text(url: &str, merges: &MergesResponse) -> String {
+    match &merges.merges[..] {
+        [] => format!("{url}: nothing was merged of late\n"),
+        merges => merges.iter().map(diff).collect(),
+    }
 }
 
 /// One merge. What is not there any more stands behind `-`, what stands there instead behind `+`.

@@ -1,7 +1,9 @@
 //! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`,
-//! `eddy merges`, `eddy explain`, `eddy completions`, `eddy man`. As in etcd, arguments that begin with a dash are flags of the server, so these words never collide with them.
+//! `eddy merges`, `eddy explain`, `eddy completions`, `eddy man`. As in etcd, arguments that begin with a dash are flags of
+//! the server, so these words never collide with them.
 
 mod access;
+mod answers;
 mod declare;
 mod explain;
 mod leap;

@@ -2,16 +2,12 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use eddy_proto::admin::{Equality, PeerStatus, StatusRequest, StatusResponse};
 
-use super::access::{Access, admin};
-use super::output::say;
+use super::access::Access;
+use super::answers::Answers;
 use crate::admin::json;
-
-/// How long a replica may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct StatusArgs {
@@ -24,40 +20,8 @@ pub(super) struct StatusArgs {
 
 /// Asks each endpoint. Fails when one does not answer.
 pub(super) async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let dialer = args.access.dialer()?;
-    let mut all_answered = true;
-    let mut answers = Vec::new();
-    for url in args.access.urls()? {
-        let ask = async {
-            let mut admin = admin(&dialer, &url).await?;
-            let answer = admin.status(StatusRequest {}).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| anyhow::anyhow!("{}", status.message()))
-        };
-        let answer = match tokio::time::timeout(TIMEOUT, ask).await {
-            Ok(answer) => answer.map_err(|error| format!("{error:#}")),
-            Err(_) => Err("no answer in time".to_owned()),
-        };
-        all_answered &= answer.is_ok();
-        answers.push((url.to_string(), answer));
-    }
-    if args.json {
-        let list: Vec<_> = answers
-            .iter()
-            .map(|(url, answer)| match answer {
-                Ok(status) => serde_json::json!({ "endpoint": url, "status": json::status(status) }),
-                Err(error) => serde_json::json!({ "endpoint": url, "error": error }),
-            })
-            .collect();
-        say(&format!("{}\n", serde_json::to_string_pretty(&list)?))?;
-    } else {
-        for (url, answer) in &answers {
-            match answer {
-                Ok(status) => say(&table(url, status))?,
-                Err(error) => say(&format!("{url}: {error}\n"))?,
-            }
-        }
-    }
-    Ok(if all_answered { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let answers = Answers::of(&args.access, async |mut admin| admin.status(StatusRequest {}).await).await?;
+    if args.json { answers.print_json("status", json::status) } else { answers.print(table) }
 }
 
 fn table(url: &str, status: &StatusResponse) -> String {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use automerge::transaction::{CommitOptions, Transactable};
 use automerge::{ActorId, Automerge, AutomergeError, ChangeHash, PatchLog, ROOT, ReadDoc, ScalarValue, Value, hydrate};
 
+use super::json::Json;
 use crate::words::id::Dot;
 
 /// A leaf's value in a document.
@@ -19,6 +20,16 @@ pub enum Scalar {
     Text(String),
     /// A number to which concurrent increments are added.
     Counter(i64),
+}
+
+impl Scalar {
+    /// The JSON that a text holds.
+    pub fn json(&self) -> Option<Json> {
+        match self {
+            Self::Text(text) => Json::parse(text.as_bytes()),
+            Self::Counter(_) => None,
+        }
+    }
 }
 
 /// What a version does to a leaf.

@@ -57,6 +57,11 @@ impl Path {
         self.steps.len() == fields.len() && self.begins_with(fields)
     }
 
+    /// Whether it leads into what lies at that place, or to it.
+    pub fn lies_in(&self, place: &Self) -> bool {
+        self.steps.starts_with(&place.steps)
+    }
+
     /// Whether it leads through these fields from the root.
     pub fn begins_with(&self, fields: &[&str]) -> bool {
         self.steps.len() >= fields.len() && self.steps.iter().zip(fields).all(|(step, name)| field(step) == Some(name))

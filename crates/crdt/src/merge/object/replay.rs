@@ -120,6 +120,8 @@ pub(super) struct Replay<'a> {
     pub(super) shared: Json,
     /// Where leaves can contradict what they mean together.
     pub(super) watched: Vec<Path>,
+    /// Whether any version has edited such a leaf.
+    pub(super) is_delicate: bool,
 }
 
 impl<'a> Replay<'a> {
@@ -137,14 +139,16 @@ impl<'a> Replay<'a> {
         let mut leaves = HashMap::new();
         let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
         let (shared, watched) = (Json::Map(BTreeMap::new()), watched(schema));
-        Self { schema, document: None, past: Past::new(base), replayed: vec![], leaves, shared, watched }
+        let past = Past::new(base);
+        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false }
     }
 
     /// Nothing replayed yet, on the same base, without a document.
     pub(super) fn anew(&self) -> Self {
         let (past, leaves) = (Past::new(self.past.base().clone()), self.leaves.clone());
         let (shared, watched) = (self.shared.clone(), self.watched.clone());
-        Self { schema: self.schema, document: None, past, replayed: vec![], leaves, shared, watched }
+        let schema = self.schema;
+        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false }
     }
 
     /// Replays the versions. `objects` tells what is not the same in all of them.
@@ -196,6 +200,7 @@ impl<'a> Replay<'a> {
                 }
                 None => point,
             };
+            self.is_delicate = self.is_delicate || edits.keys().any(|key| self.is_watched(key));
             self.past.push(version, edits.iter());
             self.replayed.push(Replayed { scalars: after, edits, seen, point });
         }
@@ -234,10 +239,7 @@ impl<'a> Replay<'a> {
         versions: &[&(&Version, Cow<'_, Object>)],
     ) -> Result<Option<(Written, Scalar)>, DocumentError> {
         let resolution = self.leaves.get(key).map_or(Resolution::LastWriter, |(_, resolution)| *resolution);
-        let order = |writer: Option<usize>| {
-            let at = writer?;
-            self.replayed[at].seen.get(key).copied().unwrap_or_else(|| Some(versions[at].0.order()))
-        };
+        let order = |writer: Option<usize>| self.written_at(writer?, key, versions);
         let values = match &self.document {
             Some((document, _)) => {
                 let values = document.values(key, &self.point(heads))?;
@@ -256,6 +258,21 @@ impl<'a> Replay<'a> {
             None => self.past.values(key, heads),
         };
         Ok(resolve(values.into_iter().map(|(writer, scalar)| (order(writer), scalar)).collect(), resolution))
+    }
+
+    /// When a leaf was written that stands where these versions come together.
+    pub(super) fn written(
+        &self,
+        key: &str,
+        heads: &[usize],
+        versions: &[&(&Version, Cow<'_, Object>)],
+    ) -> Result<Written, DocumentError> {
+        Ok(self.leaf(key, heads, versions)?.and_then(|(written, _)| written))
+    }
+
+    /// When what a version says of a leaf was written: that of what its writer only saw is another's.
+    pub(super) fn written_at(&self, at: usize, key: &str, versions: &[&(&Version, Cow<'_, Object>)]) -> Written {
+        self.replayed[at].seen.get(key).copied().unwrap_or_else(|| Some(versions[at].0.order()))
     }
 
     /// Whether that version writes a leaf or takes it away.
@@ -279,7 +296,7 @@ impl<'a> Replay<'a> {
         }
         let Some(stay) = self.follow_node(&mut before, parents, versions)? else { return Ok(seen) };
         for key in edits.keys().filter(|key| before.get(*key) == after.get(*key)) {
-            seen.insert(key.clone(), self.leaf(key, &stay, versions)?.and_then(|(written, _)| written));
+            seen.insert(key.clone(), self.written(key, &stay, versions)?);
         }
         Ok(seen)
     }

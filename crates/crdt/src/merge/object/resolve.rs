@@ -2,6 +2,7 @@
 
 use super::document::Scalar;
 use super::json::Json;
+use super::meaning::place::int;
 use super::meaning::together::{Deletion, with_bits};
 use super::schema::Resolution;
 use crate::words::clock::Stamp;
@@ -51,15 +52,10 @@ struct Claim {
 
 impl Claim {
     fn read(scalar: &Scalar) -> Option<Self> {
-        let Scalar::Text(text) = scalar else { return None };
-        let spec = Json::parse(text.as_bytes())?;
+        let spec = scalar.json()?;
         let text = |field: &str| spec.get(field).and_then(Json::as_str).map(str::to_owned);
-        let transitions = match spec.get("leaseTransitions") {
-            Some(Json::Number(number)) => number.parse().unwrap_or(0),
-            _ => 0,
-        };
         Some(Self {
-            transitions,
+            transitions: int(&spec, "leaseTransitions").unwrap_or(0),
             // A claim that does not say since when is the latest.
             acquired: std::cmp::Reverse(text("acquireTime").unwrap_or_else(|| char::MAX.to_string())),
             holder: std::cmp::Reverse(text("holderIdentity").unwrap_or_default()),

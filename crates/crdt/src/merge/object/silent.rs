@@ -81,7 +81,7 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     // The status of such a pod follows its node, a sum may have been raised, and what contradicts itself is put right: more
     // counts than its edits.
     let nodes: BTreeSet<&str> = all.iter().map(|(_, object)| &**object).chain(*base).filter_map(Object::node).collect();
-    if !is_whole || *is_moving || nodes.len() > 1 || has_minimum(&replay) || replay.is_delicate() {
+    if !is_whole || *is_moving || nodes.len() > 1 || has_minimum(&replay) || replay.is_delicate {
         (0..all.len()).for_each(|at| bound[at] |= !ways.is_alone(at));
     }
     // What a version does not need to say of a leaf, because one above it wrote the leaf and stands for it.

@@ -19,18 +19,12 @@ use super::watched::Mended;
 type Versions<'a, 'b> = [&'a (&'a Version, Cow<'b, Object>)];
 
 impl Replay<'_> {
-    /// Whether any version has edited what can contradict itself.
-    pub fn is_delicate(&self) -> bool {
-        let meets = |path: &Path, other: &Path| {
-            path.steps().starts_with(other.steps()) || other.steps().starts_with(path.steps())
-        };
-        let of = |key: &String| self.leaves.get(key).map(|(path, _)| path);
-        let is_watched = |path: &Path| {
-            // Binding a pod has a rule of its own.
-            !(self.schema.is_pod() && path.is(&["spec", "nodeName"]))
-                && self.watched.iter().any(|place| meets(path, place))
-        };
-        self.past.touched().filter_map(of).any(is_watched)
+    /// Whether a leaf can contradict others.
+    pub fn is_watched(&self, key: &str) -> bool {
+        let Some((path, _)) = self.leaves.get(key) else { return false };
+        // Binding a pod has a rule of its own.
+        !(self.schema.is_pod() && path.is(&["spec", "nodeName"]))
+            && self.watched.iter().any(|place| path.lies_in(place) || place.lies_in(path))
     }
 
     /// Puts right what these heads do not mean together. `rest` is what the leaves say where they come together, less what all
@@ -45,7 +39,7 @@ impl Replay<'_> {
         versions: &Versions<'_, '_>,
     ) -> Result<Vec<Mended>, DocumentError> {
         let mut mended = vec![];
-        if heads.len() < 2 || !self.is_delicate() {
+        if heads.len() < 2 || !self.is_delicate {
             return Ok(mended);
         }
         self.keep_one_controller(rest, heads, versions, &mut mended)?;
@@ -91,9 +85,7 @@ impl Replay<'_> {
     ) -> Result<Written, DocumentError> {
         let path = self.leaves.get(key).map(|(path, _)| path);
         let from = path.and_then(|path| mended.iter().rfind(|one| one.holds(path))).and_then(|one| one.from);
-        let written = |head: &usize| -> Result<Written, DocumentError> {
-            Ok(self.leaf(key, &[*head], versions)?.and_then(|(written, _)| written))
-        };
+        let written = |head: &usize| self.written(key, &[*head], versions);
         match from {
             Some(head) => written(&head),
             None => heads.iter().map(written).try_fold(None, |last: Written, next| Ok(last.max(next?))),
@@ -104,16 +96,14 @@ impl Replay<'_> {
     fn last_editor(&self, unit: &[Place], heads: &[usize], versions: &Versions<'_, '_>) -> usize {
         let paths: Vec<Path> = unit.iter().map(Place::path).collect();
         let is_in = |key: &&String| {
-            let path = self.leaves.get(*key).map(|(path, _)| path.steps());
-            path.is_some_and(|path| paths.iter().any(|place| path.starts_with(place.steps())))
+            let path = self.leaves.get(*key).map(|(path, _)| path);
+            path.is_some_and(|path| paths.iter().any(|place| path.lies_in(place)))
         };
         let keys: Vec<&String> = self.past.touched().filter(is_in).collect();
-        let order = |at: usize, key: &str| match self.replayed[at].seen.get(key) {
-            Some(seen) => *seen,
-            None => Some(versions[at].0.order()),
-        };
         let edited = |head: usize| -> Written {
-            let standing = |key: &&String| self.past.standing(key, &[head]).into_iter().map(|at| order(at, key)).max();
+            let standing = |key: &&String| {
+                self.past.standing(key, &[head]).into_iter().map(|at| self.written_at(at, key, versions)).max()
+            };
             keys.iter().filter_map(standing).max().flatten()
         };
         let last = heads.iter().copied().max_by_key(|&head| (edited(head), versions[head].0.order()));
@@ -145,10 +135,8 @@ impl Replay<'_> {
         for uid in all {
             let place = Place::of(&["metadata", "ownerReferences"]).element("uid", &uid);
             let key = place.path().to_string();
-            let written = |key: &str| -> Result<Written, DocumentError> {
-                Ok(self.leaf(key, heads, versions)?.and_then(|(written, _)| written))
-            };
-            claims.push((written(&format!("{key}="))?, written(&key)?, place));
+            let claimed = self.written(&format!("{key}="), heads, versions)?;
+            claims.push((claimed, self.written(&key, heads, versions)?, place));
         }
         let first = claims.iter().map(|(claimed, _, place)| (*claimed, place.path())).min();
         for (claimed, added, place) in claims {

@@ -5,13 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::super::document::Scalar;
 use super::super::json::Json;
-
-fn read(scalar: &Scalar) -> Option<Json> {
-    match scalar {
-        Scalar::Text(text) => Json::parse(text.as_bytes()),
-        Scalar::Counter(_) => None,
-    }
-}
+use super::place::{int, text};
 
 /// A deletion that began, to be compared: the one of the earliest time comes first, of one time the one with less grace. Times of
 /// Kubernetes compare as texts.
@@ -26,28 +20,25 @@ pub struct Deletion {
 impl Deletion {
     /// Reads one.
     pub fn read(scalar: &Scalar) -> Self {
-        let fields = read(scalar).unwrap_or(Json::Null);
-        let time = fields.get("deletionTimestamp").and_then(Json::as_str).unwrap_or_default().to_owned();
+        let fields = scalar.json().unwrap_or(Json::Null);
+        let time = text(&fields, "deletionTimestamp").to_owned();
         Self { is_none: time.is_empty(), time, grace: grace(&fields) }
     }
 }
 
 /// The grace of a deletion, seconds.
 pub fn grace(metadata: &Json) -> i64 {
-    match metadata.get("deletionGracePeriodSeconds") {
-        Some(Json::Number(number)) => number.parse().unwrap_or(0),
-        _ => 0,
-    }
+    int(metadata, "deletionGracePeriodSeconds").unwrap_or(0)
 }
 
 /// `stands` with all bits that these have set in a range that is the same. A range is what an allocation is of: bits of another one
 /// mean other things.
 pub fn with_bits<'a>(stands: &Scalar, all: impl Iterator<Item = &'a Scalar>) -> Scalar {
-    let bits = |of: &Json| BASE64.decode(of.get("data").and_then(Json::as_str).unwrap_or_default()).ok();
-    let Some((mut merged, mut sum)) = read(stands).and_then(|of| bits(&of).map(|sum| (of, sum))) else {
+    let bits = |of: &Json| BASE64.decode(text(of, "data")).ok();
+    let Some((mut merged, mut sum)) = stands.json().and_then(|of| bits(&of).map(|sum| (of, sum))) else {
         return stands.clone();
     };
-    for other in all.filter_map(read).filter(|other| other.get("range") == merged.get("range")) {
+    for other in all.filter_map(Scalar::json).filter(|other| other.get("range") == merged.get("range")) {
         let other = bits(&other).unwrap_or_default();
         sum.resize(sum.len().max(other.len()), 0);
         sum.iter_mut().zip(other).for_each(|(byte, other)| *byte |= other);

@@ -16,7 +16,7 @@ pub struct Mended {
 impl Mended {
     /// Whether that path leads into it.
     pub fn holds(&self, path: &Path) -> bool {
-        path.steps().starts_with(self.path.steps())
+        path.lies_in(&self.path)
     }
 }
 
