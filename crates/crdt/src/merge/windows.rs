@@ -23,8 +23,8 @@ pub struct KeyWindow {
     pub window: Window,
     /// Journal number of the record that holds the base; `None` when the key is not there in the base.
     pub base_number: Option<u64>,
-    /// From how many versions on it is looked for those that may leave.
-    pub look_from: usize,
+    /// How many stayed when it was looked last for those that may leave.
+    pub stayed: usize,
     /// The same for what the key was after each of the versions at which a step ended, in their order.
     numbers: Vec<(Dot, Option<u64>)>,
 }
@@ -107,7 +107,7 @@ impl Windows {
         let base_number = base.map(|base| base.number);
         self.rest_on(base_number);
         let window = Window::new(base.map(|base| base.live.clone()));
-        self.of_mut(keyspace).insert(key.clone(), KeyWindow { window, base_number, look_from: 0, numbers: vec![] });
+        self.of_mut(keyspace).insert(key.clone(), KeyWindow { window, base_number, stayed: 0, numbers: vec![] });
     }
 
     /// Adds a version to an open window.
@@ -228,10 +228,10 @@ impl Windows {
         dropped
     }
 
-    /// Notes from how many versions on a key is looked at again for what may leave.
-    pub fn look_again_at(&mut self, keyspace: Keyspace, key: &[u8], versions: usize) {
+    /// Notes that a key was looked at for what may leave.
+    pub fn note_stayed(&mut self, keyspace: Keyspace, key: &[u8]) {
         if let Some(open) = self.of_mut(keyspace).get_mut(key) {
-            open.look_from = versions;
+            open.stayed = open.window.versions().len();
         }
     }
 

@@ -12,12 +12,31 @@ use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::marks::{Mark, Statement};
 use crate::store::system::SystemKey;
+use crate::words::clock::Now;
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
 
 /// From this many unsettled versions of a key on, the replica looks for versions that nobody needs.
 const LOOK_FROM: usize = 4;
+
+/// From this many on it does so even if entries are streamed to all. Where members write a key all the time, and each hears
+/// of the others a little late, no version is below all that are not settled. So nothing settles. But what all members have
+/// may leave.
+pub(super) const BRAID: usize = 16;
+
+/// How often it looks at keys that have fewer, or too few new ones, milliseconds.
+const LOOK_EVERY_MS: u64 = 100;
+
+/// About how many versions it looks at then.
+const LOOK_PACE: usize = 1024;
+
+/// About how many it looks at before entries are streamed to a member that none were streamed to. What leaves before that
+/// is not sent.
+const LAST_LOOK_PACE: usize = 4 * LOOK_PACE;
+
+/// What a version of a Kubernetes object counts for: it is parsed.
+const PARSED: usize = 8;
 
 /// What is known of a member.
 struct Knows<'a> {
@@ -41,14 +60,68 @@ impl Replica {
         let Some(replication) = &self.replication else { return };
         let Some(open) = replication.windows.get(keyspace, key) else { return };
         let len = open.window.versions().len();
-        if len < LOOK_FROM || len < open.look_from || replication.hold_until_ms.is_some() {
+        if replication.hold_until_ms.is_some() {
             return;
         }
-        let counting = self.membership.counting();
-        let left = if self.keeps_for_someone(&counting) { self.leave_now(&counting, keyspace, key) } else { vec![] };
-        let Some(replication) = &mut self.replication else { return };
         // Looking at all versions at every write would cost more than it saves.
-        replication.windows.look_again_at(keyspace, key, 2 * (len - left.len()));
+        if len >= LOOK_FROM.max(2 * open.stayed) {
+            let counting = self.membership.counting();
+            let keeps = len >= BRAID || self.keeps_for_someone(&counting);
+            self.look(&counting, keeps, keyspace, key);
+        } else if len > open.stayed + open.stayed / 8 && len > 1 && self.marks.is_anyone_cut_off() {
+            let Some(replication) = &mut self.replication else { return };
+            replication.grown.insert((keyspace, key.clone()));
+        }
+    }
+
+    /// When it is to look again at keys that have grown little, milliseconds of the monotonic clock.
+    pub(crate) fn next_look_ms(&self) -> Option<u64> {
+        let replication = self.replication.as_ref()?;
+        let waits = replication.hold_until_ms.is_none() && !replication.grown.is_empty();
+        waits.then(|| replication.looked_ms.saturating_add(LOOK_EVERY_MS))
+    }
+
+    /// Looks at keys that have grown little, if it is time to.
+    pub(crate) fn leave_in_time(&mut self, now: Now) {
+        if self.next_look_ms().is_some_and(|at_ms| at_ms <= now.mono_ms) {
+            self.leave_some(LOOK_PACE);
+            if let Some(replication) = &mut self.replication {
+                replication.looked_ms = now.mono_ms;
+            }
+        }
+    }
+
+    /// Looks at some of them a last time: entries are about to be streamed to a member.
+    pub(crate) fn leave_before_stream(&mut self, member: ReplicaId) {
+        let may_leave = self.replication.as_ref().is_some_and(|replication| replication.hold_until_ms.is_none());
+        if may_leave && self.marks.is_cut_off(member) {
+            self.leave_some(LAST_LOOK_PACE);
+        }
+    }
+
+    /// Looks at keys that have grown little, about so many versions.
+    fn leave_some(&mut self, pace: usize) {
+        let counting = self.membership.counting();
+        let keeps = self.keeps_for_someone(&counting);
+        let mut left = pace;
+        while left > 0
+            && let Some(replication) = &mut self.replication
+            && let Some((keyspace, key)) = replication.grown.pop_first()
+        {
+            let Some(open) = replication.windows.get(keyspace, &key) else { continue };
+            let len = open.window.versions().len();
+            let each = if self.rules.current().is_kubernetes(keyspace, &key) { PARSED } else { 1 };
+            left = left.saturating_sub(each * len);
+            self.look(&counting, keeps || len >= BRAID, keyspace, &key);
+        }
+    }
+
+    /// Lets go what may leave of a key, and notes how much stays.
+    fn look(&mut self, counting: &[ReplicaId], keeps: bool, keyspace: Keyspace, key: &Key) {
+        let left = if keeps { self.leave_now(counting, keyspace, key) } else { vec![] };
+        let Some(replication) = &mut self.replication else { return };
+        replication.grown.remove(&(keyspace, key.clone()));
+        replication.windows.note_stayed(keyspace, key);
         for dot in left {
             if let Some(gone) = replication.log.leave_out(dot) {
                 self.journal.leave(gone.number, dot);

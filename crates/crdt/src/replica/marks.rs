@@ -127,6 +127,11 @@ impl Marks {
         !matches!(self.members.get(&member), Some(Mark::Streams { .. }))
     }
 
+    /// Whether there is a member that is named and that nothing is streamed to.
+    pub fn is_anyone_cut_off(&self) -> bool {
+        self.members.values().any(|mark| matches!(mark, Mark::Upto(_)))
+    }
+
     /// A session streams to a member from now on. Tells whether it is the first one.
     pub fn stream(&mut self, member: ReplicaId, session: u64, vector: &VersionVector) -> bool {
         if let Some(Mark::Streams { sessions, .. }) = self.members.get_mut(&member) {

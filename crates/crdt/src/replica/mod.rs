@@ -147,6 +147,7 @@ impl Replica {
             }
             Input::Acks { own, acks } => self.acknowledge(&mut turn, own, acks),
             Input::Stream { member, session } => {
+                self.leave_before_stream(member);
                 turn.effects.head_changed |= self.marks.stream(member, session, &self.origins.vector);
             }
             Input::Stop { member, session, upto } => {
@@ -169,6 +170,7 @@ impl Replica {
 
     fn tick(&mut self, turn: &mut Turn) {
         self.expire_leases(turn, EXPIRIES_PER_TICK);
+        self.leave_in_time(turn.now);
         let hold_until_ms = self.replication.as_ref().and_then(|replication| replication.hold_until_ms);
         if hold_until_ms.is_some_and(|until_ms| turn.now.mono_ms >= until_ms) {
             // What waited for the hold is settled now, without another acknowledgement.

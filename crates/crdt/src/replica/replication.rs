@@ -35,6 +35,10 @@ pub(crate) struct Replication {
     pub(crate) may_shorten: bool,
     /// Up to which entries it was looked what they let leave.
     pub(crate) looked_upto: VersionVector,
+    /// Keys with some versions that came after they were looked at for that.
+    pub(crate) grown: BTreeSet<(Keyspace, Key)>,
+    /// When such keys were looked at last, by the monotonic clock.
+    pub(crate) looked_ms: u64,
     /// Until when nothing is settled, by the monotonic clock: a peer reads a snapshot.
     pub(crate) hold_until_ms: Option<u64>,
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::entry::{Change, OriginHead};
 use crate::merge::book::RuleBook;
 use crate::replica::Replica;
+use crate::replica::leave::BRAID;
 use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
@@ -199,7 +200,11 @@ impl Replication {
         if lingers {
             self.lingering.insert((keyspace, key.clone()));
         }
-        if self.windows.get(keyspace, key).is_some() { KEPT_WINDOW } else { 1 }
+        let Some(open) = self.windows.get(keyspace, key) else { return 1 };
+        if lingers && open.window.versions().len() >= BRAID.max(2 * open.stayed) {
+            self.grown.insert((keyspace, key.clone()));
+        }
+        KEPT_WINDOW
     }
 
     /// Takes the oldest entries of each origin out of the log, as far as all that they did is settled; at most so many. Tells

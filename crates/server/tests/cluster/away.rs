@@ -83,7 +83,8 @@ const RENEWALS: usize = 1_000;
 const LEASE: &str = "/registry/leases/kube-system/controller";
 
 /// Without one merge for each key and unit it takes minutes of computing, and tens of seconds where nothing leaves that two
-/// wrote at the same time. At rest it is equal after 0.3 s. How long that takes beside other tests says nothing.
+/// wrote at the same time, or where it does only while one is away. At rest it is equal after 0.3 s. How long that takes
+/// beside other tests says nothing.
 const EQUAL_WITHIN: Duration = Duration::from_secs(30);
 const CPU_MAX: Duration = Duration::from_secs(2);
 
@@ -100,7 +101,6 @@ fn lease(site: &str, n: usize) -> PutRequest {
 }
 
 #[tokio::test]
-#[ignore = "0.3 s at rest; beside other load a debug build takes from 0.7 s to more than 30: open in issue 12"]
 async fn a_lock_that_three_sites_renewed_while_one_was_away_is_equal_soon() -> Result<()> {
     let cluster = Cluster::with(3, Setup { relays: true, ..Setup::default() }).await?;
     puts(&cluster.replicas[0], std::iter::once(lease("r0", 0)), 1).await?;
