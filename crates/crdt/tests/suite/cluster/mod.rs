@@ -10,3 +10,4 @@ mod rules;
 mod slices;
 mod spaces;
 mod stories;
+mod users;
