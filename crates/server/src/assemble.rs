@@ -11,10 +11,10 @@ use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
 use crate::admin::Admin;
-use crate::auth::{Access, Passwords, Tokens};
 use crate::api::cluster::MemberInfo;
 use crate::api::limits::RequestLimits;
 use crate::api::{self, MountedKv};
+use crate::auth::{Access, Passwords, Tokens};
 use crate::config::Config;
 use crate::config::url::Url;
 use crate::http::health::{Answer, Health};

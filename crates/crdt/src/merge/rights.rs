@@ -120,12 +120,8 @@ mod tests {
     #[test]
     fn root_keeps_its_last_password() {
         let key = AuthKey::User(ROOT.into());
-        let user = |gone, password: &'static str| UserValue {
-            life: 1,
-            gone,
-            password: password.into(),
-            no_password: false,
-        };
+        let user =
+            |gone, password: &'static str| UserValue { life: 1, gone, password: password.into(), no_password: false };
         assert_eq!(of(&key, &[user(false, "new"), user(true, "old")]), user(true, "new"));
     }
 }

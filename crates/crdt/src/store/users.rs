@@ -226,7 +226,11 @@ impl Read {
                 role => self.roles.get(role).is_some_and(|role| !role.gone && role.life == grant.role_life),
             };
             let is_users = self.users.get(&user).is_some_and(|user| user.life == grant.user_life);
-            if is_had && is_users && !grant.revoked && let Some(user) = users.get_mut(&user) {
+            if is_had
+                && is_users
+                && !grant.revoked
+                && let Some(user) = users.get_mut(&user)
+            {
                 user.roles.insert(role);
             }
         }
@@ -280,14 +284,25 @@ mod tests {
             for other in &all {
                 let (permissions, merged) = ([*one, *other], ranges(&[*one, *other]));
                 for (at, from) in points.iter().enumerate() {
-                    assert_eq!(merged.contain(from.as_bytes(), b""), covers(&permissions, from), "{permissions:?} {from:?}");
+                    assert_eq!(
+                        merged.contain(from.as_bytes(), b""),
+                        covers(&permissions, from),
+                        "{permissions:?} {from:?}"
+                    );
                     let all_from = points[at..].iter().all(|key| covers(&permissions, key));
                     let endless = permissions.iter().any(|(_, end)| *end == "\0");
-                    assert_eq!(merged.contain(from.as_bytes(), b"\0"), all_from && endless, "{permissions:?} {from:?}-");
+                    assert_eq!(
+                        merged.contain(from.as_bytes(), b"\0"),
+                        all_from && endless,
+                        "{permissions:?} {from:?}-"
+                    );
                     for to in &points[at + 1..] {
                         let between = points.iter().filter(|key| *key >= from && *key < to);
                         if merged.contain(from.as_bytes(), to.as_bytes()) {
-                            assert!(between.clone().all(|key| covers(&permissions, key)), "{permissions:?} {from:?} {to:?}");
+                            assert!(
+                                between.clone().all(|key| covers(&permissions, key)),
+                                "{permissions:?} {from:?} {to:?}"
+                            );
                         }
                     }
                 }

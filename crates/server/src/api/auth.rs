@@ -46,11 +46,7 @@ fn wire_permission(Permission { range, right }: &Permission) -> authpb::Permissi
         Right::Write => Type::Write,
         Right::ReadWrite => Type::Readwrite,
     };
-    authpb::Permission {
-        perm_type: perm_type.into(),
-        key: range.key.clone(),
-        range_end: range.range_end.clone(),
-    }
+    authpb::Permission { perm_type: perm_type.into(), key: range.key.clone(), range_end: range.range_end.clone() }
 }
 
 impl AuthService {
@@ -140,13 +136,13 @@ impl Auth for AuthService {
         Ok(Response::new(pb::AuthUserAddResponse { header }))
     }
 
-    /// A user may look at itself.
+    /// A user may look at itself. As in etcd, nobody is the user without a name, who is never there.
     async fn user_get(
         &self,
         request: Request<pb::AuthUserGetRequest>,
     ) -> Result<Response<pb::AuthUserGetResponse>, Status> {
         let (caller, request) = (self.caller(&request)?, request.into_inner());
-        if caller.name() != Some(&request.name) {
+        if caller.name().unwrap_or_default() != request.name {
             caller.is_root().map_err(denied)?;
         }
         let (header, users) = (self.header(), self.node.users());

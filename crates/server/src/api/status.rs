@@ -197,11 +197,6 @@ pub fn denied(denied: Denied) -> Status {
     Status::new(code, text)
 }
 
-/// The status of an RPC of etcd that is not built yet; `what` names it.
-pub fn missing(what: &str) -> Status {
-    Status::unimplemented(format!("eddy: not built yet: {what}"))
-}
-
 /// The status of a message that is too large to decode, in the words of etcd's gRPC library.
 pub fn message_too_large(found: usize, limit: usize) -> Status {
     Status::resource_exhausted(format!("grpc: received message larger than max ({found} vs. {limit})"))

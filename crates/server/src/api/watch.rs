@@ -47,7 +47,11 @@ impl WatchService {
     }
 
     /// Serves one stream of requests of that client.
-    pub fn serve<S>(&self, claim: Claim, requests: S) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<S>
+    pub fn serve<S>(
+        &self,
+        claim: Claim,
+        requests: S,
+    ) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<S>
     where
         S: Stream<Item = Result<WatchRequest, Status>> + Send + Unpin + 'static,
     {

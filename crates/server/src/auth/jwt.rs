@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::{
     self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, RsaEncoding, RsaKeyPair, UnparsedPublicKey,
     VerificationAlgorithm,
 };
-use ring::hmac;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
 use serde_json::{Value, json};
@@ -288,7 +288,9 @@ fn unix_now() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, KeyPair as Generated, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519};
+    use rcgen::{
+        CertificateParams, KeyPair as Generated, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519,
+    };
 
     use super::*;
 
@@ -305,7 +307,8 @@ mod tests {
             path.to_str().unwrap().to_owned()
         };
         let secrets = [file("secret", "secret"), file("other", "another")];
-        let mut sides = vec![("HS256", secrets[0].clone(), String::new()), ("HS512", secrets[1].clone(), String::new())];
+        let mut sides =
+            vec![("HS256", secrets[0].clone(), String::new()), ("HS512", secrets[1].clone(), String::new())];
         for (name, algorithm) in
             [("ES256", &PKCS_ECDSA_P256_SHA256), ("ES384", &PKCS_ECDSA_P384_SHA384), ("EdDSA", &PKCS_ED25519)]
         {

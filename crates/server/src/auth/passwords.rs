@@ -65,7 +65,8 @@ impl Passwords {
     /// When too many wait.
     pub async fn is_right(&self, password: String, hash: Bytes) -> Result<bool, AuthError> {
         // A user whose hash is none has a password that nobody knows.
-        let verify = move || std::str::from_utf8(&hash).is_ok_and(|hash| bcrypt::verify(password, hash).unwrap_or(false));
+        let verify =
+            move || std::str::from_utf8(&hash).is_ok_and(|hash| bcrypt::verify(password, hash).unwrap_or(false));
         self.aside(verify).await
     }
 }

@@ -4,8 +4,8 @@ use std::future::Future;
 
 use eddy_crdt::merge::CounterRule;
 use eddy_crdt::{
-    Alarm, AlarmKind, AuthCommand, Command, DeleteOp, DeleteReply, LeaseId, Member, PutOp, PutReply, ReplicaId, Reply, Revision,
-    Txn, TxnReply,
+    Alarm, AlarmKind, AuthCommand, Command, DeleteOp, DeleteReply, LeaseId, Member, PutOp, PutReply, ReplicaId, Reply,
+    Revision, Txn, TxnReply,
 };
 use tokio::sync::oneshot;
 

@@ -47,10 +47,8 @@ fn before() -> Vec<AuthCommand> {
 fn changes() -> Vec<Vec<AuthCommand>> {
     let delete_user = || AuthCommand::UserDelete("u".to_owned());
     let delete_role = || AuthCommand::RoleDelete("had".to_owned());
-    let password = |password: &'static str| AuthCommand::UserChangePassword {
-        name: "u".to_owned(),
-        password: password.into(),
-    };
+    let password =
+        |password: &'static str| AuthCommand::UserChangePassword { name: "u".to_owned(), password: password.into() };
     vec![
         vec![AuthCommand::Enable],
         vec![AuthCommand::Enable, AuthCommand::Disable],

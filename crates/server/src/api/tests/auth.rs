@@ -181,6 +181,12 @@ async fn a_user_may_do_what_its_roles_allow_with_keys() {
     let txn = |compare, success, failure| with(&bob, pb::TxnRequest { compare, success, failure });
     assert!(kv.txn(txn(vec![], vec![super::put("a", "1"), get("b")], vec![])).await.is_ok());
     assert_eq!(error(kv.txn(txn(vec![compare], vec![], vec![])).await), denied());
+    let prev_put = pb::PutRequest { key: "w".into(), prev_kv: true, ..Default::default() };
+    let prev_put = super::of(pb::request_op::Request::RequestPut(prev_put));
+    assert_eq!(error(kv.txn(txn(vec![], vec![prev_put], vec![])).await), denied());
+    let prev_delete = pb::DeleteRangeRequest { key: "w".into(), prev_kv: true, ..Default::default() };
+    let prev_delete = super::of(pb::request_op::Request::RequestDeleteRange(prev_delete));
+    assert_eq!(error(kv.txn(txn(vec![], vec![prev_delete], vec![])).await), denied());
     // Whichever branch is run, and however deep.
     assert_eq!(error(kv.txn(txn(vec![], vec![], vec![get("x")])).await), denied());
     let inner = pb::TxnRequest { failure: vec![super::put("x", "")], ..Default::default() };
@@ -189,7 +195,12 @@ async fn a_user_may_do_what_its_roles_allow_with_keys() {
     let compaction = pb::CompactionRequest { revision: 2, physical: false };
     assert_eq!(error(kv.compact(with(&bob, compaction)).await), denied());
     assert!(kv.compact(with(&root, compaction)).await.is_ok());
-    assert!(ClusterClient::new(served.channel.clone()).member_list(with(&bob, pb::MemberListRequest::default())).await.is_ok());
+    assert!(
+        ClusterClient::new(served.channel.clone())
+            .member_list(with(&bob, pb::MemberListRequest::default()))
+            .await
+            .is_ok()
+    );
     // A user looks at itself and at its roles only.
     let mut auth = served.auth();
     let user = |name: &str| with(&bob, pb::AuthUserGetRequest { name: name.to_owned() });
@@ -218,6 +229,9 @@ async fn a_lease_is_its_keys() {
     kv.put(with(&root, put("secret", 1))).await.unwrap();
     kv.put(with(&bob, put("a", 2))).await.unwrap();
     assert_eq!(error(kv.put(with(&bob, put("a", 1))).await), denied(), "it could be revoked then");
+    let in_txn = super::of(pb::request_op::Request::RequestPut(put("a", 1)));
+    let txn = pb::TxnRequest { success: vec![in_txn], ..Default::default() };
+    assert_eq!(error(kv.txn(with(&bob, txn)).await), denied());
     let revoke = |id| with(&bob, pb::LeaseRevokeRequest { id });
     assert_eq!(error(leases.lease_revoke(revoke(1)).await), denied());
     let ttl = |id, keys| with(&bob, pb::LeaseTimeToLiveRequest { id, keys });
@@ -278,10 +292,7 @@ async fn tokens_end_with_the_password_and_with_the_user() {
     let root = served.enabled().await;
     let status = auth.auth_status(pb::AuthStatusRequest {}).await.unwrap().into_inner();
     assert_eq!((status.enabled, status.auth_revision), (true, 3));
-    let wrong = (
-        Code::InvalidArgument,
-        "etcdserver: authentication failed, invalid user ID or password".to_owned(),
-    );
+    let wrong = (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password".to_owned());
     assert_eq!(error(served.log_in("root", "q").await), wrong);
     assert_eq!(error(served.log_in("nobody", "p").await), wrong);
     let options = Some(UserAddOptions { no_password: true });
@@ -297,11 +308,8 @@ async fn tokens_end_with_the_password_and_with_the_user() {
     let invalid = (Code::Unauthenticated, "etcdserver: invalid auth token".to_owned());
     let first = served.log_in("bob", "p").await.unwrap();
     assert!(look(&first).await.is_ok());
-    let change = pb::AuthUserChangePasswordRequest {
-        name: "bob".to_owned(),
-        password: "q".to_owned(),
-        ..Default::default()
-    };
+    let change =
+        pb::AuthUserChangePasswordRequest { name: "bob".to_owned(), password: "q".to_owned(), ..Default::default() };
     auth.user_change_password(with(&root, change)).await.unwrap();
     assert_eq!(error(look(&first).await), invalid);
     assert_eq!(error(served.log_in("bob", "p").await), wrong);
