@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use eddy_crdt::AlarmKind;
+use eddy_server::auth::Claim;
 use eddy_server::config::Config;
 use eddy_server::http::health::{Answer, Health};
 use eddy_server::http::{Endpoints, HttpRequest, Surface};
@@ -66,7 +67,7 @@ pub fn run(data: &[u8]) {
     let methods = [Method::GET, Method::GET, Method::POST, Method::OPTIONS, Method::HEAD, Method::PUT];
     let surface = [Surface::Client, Surface::Metrics, Surface::Peer][usize::from(surface) % 3];
     let method = &methods[usize::from(method) % methods.len()];
-    let request = HttpRequest { method, uri: &uri, host, origin, tls: state & 64 != 0 };
+    let request = HttpRequest { method, uri: &uri, host, origin, tls: state & 64 != 0, claim: Claim::default() };
     let world = &*WORLD;
     let (status, body) = world.runtime.block_on(async {
         let response = world.endpoints[usize::from(state & 63)].call(surface, request).await;

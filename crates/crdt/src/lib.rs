@@ -27,6 +27,7 @@ pub use boot::genesis::{Founder, Genesis};
 pub use boot::refound::{RefoundError, Refounder};
 pub use boot::restore::{Damage, Loader};
 pub use boot::snapshot::{InstallError, Installed, Installer, SettledKey, SnapshotChunk};
+pub use command::auth::{AuthCommand, AuthRefusal, Permission, PermissionRange, ROOT, Right};
 pub use command::event::{Commit, Event, EventKind};
 pub use command::member::Member;
 pub use command::notice::{GivenUp, Losses, MergeReport, Notice, Part, Rule, Said, Stands};
@@ -46,8 +47,10 @@ pub use replica::query::BelowFloor;
 
 pub use replica::sweep::Sweep;
 pub use replica::turn::{Effects, HOLD_MS, Input};
+pub use store::auth::AuthKey;
 pub use store::digest::Digest;
 pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
+pub use store::users::{User, Users};
 pub use words::chain::{CHAIN_LEN, Chain};
 pub use words::clock::{CLOCK_DRAG_MAX_MS, Now, Stamp};
 pub use words::fence::{Fence, VectorPart};

@@ -1,7 +1,9 @@
 //! From a configuration to a node with its services: opens the journal, starts the node and its peers, mounts the API.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context;
 use eddy_crdt::{AlarmKind, Genesis, Installed, Key, KeyRange, RangeOp, Replica};
 use eddy_proto::admin::admin_server::AdminServer;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +14,7 @@ use crate::admin::Admin;
 use crate::api::cluster::MemberInfo;
 use crate::api::limits::RequestLimits;
 use crate::api::{self, MountedKv};
+use crate::auth::{Access, Passwords, Tokens};
 use crate::config::Config;
 use crate::config::url::Url;
 use crate::http::health::{Answer, Health};
@@ -179,10 +182,14 @@ pub fn parts(
         max_txn_ops: usize::try_from(config.max_txn_ops).unwrap_or(usize::MAX),
     };
     tasks.spawn(autocompact::run(node.clone(), config.auto_compaction()?, stop.clone()));
-    let admin = Admin::new(node.clone(), Arc::clone(peers));
+    let tokens = Tokens::new(&config.auth_token, Duration::from_secs(config.auth_token_ttl_s));
+    let tokens = tokens.with_context(|| format!("--auth-token={}", config.auth_token))?;
+    let passwords = Passwords::new(config.bcrypt_cost);
+    let access = Access::new(node.clone(), tokens, passwords, config.client_tls.client_cert_auth);
+    let admin = Admin::new(node.clone(), Arc::clone(peers), access.clone());
     Ok(Parts {
-        routes: api::routes(node, limits, member, stop).add_service(AdminServer::new(admin.clone())),
-        kv: Some(api::kv(node, limits)),
+        routes: api::routes(node, &access, limits, member, stop).add_service(AdminServer::new(admin.clone())),
+        kv: Some(api::kv(node, &access, limits)),
         limits,
         health: Arc::new(NodeHealth(node.clone(), Arc::clone(peers))),
         admin,

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod api;
 pub mod assemble;
+pub mod auth;
 pub mod backup;
 pub mod cli;
 pub mod command;

@@ -28,8 +28,8 @@ const ORDERS: &[Order] = &[
     Order {
         sources: "crates/server/src",
         rooms: &[
-            "version", "limits", "config", "tls", "cli", "logging", "metrics", "storage", "node", "backup", "api",
-            "peer", "admin", "http", "grpc", "gateway", "listen", "command", "assemble", "run",
+            "version", "limits", "config", "tls", "cli", "logging", "metrics", "storage", "node", "auth", "backup",
+            "api", "peer", "admin", "http", "grpc", "gateway", "listen", "command", "assemble", "run",
         ],
         circles_max: 0,
     },

@@ -8,12 +8,14 @@
 use bytes::Bytes;
 
 use crate::boot::genesis::{DOT, Genesis};
+use crate::command::auth::{Permission, ROOT};
 use crate::command::op::{KeyValue, Refusal};
 use crate::entry::change::is_version_number;
 use crate::entry::{Applied, Change, ChangeKind, Record};
 use crate::replica::Replica;
 use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
+use crate::store::auth::{AuthKey, AuthValue, EnabledValue, GrantValue, PermissionValue, RoleValue, UserValue};
 use crate::store::lease::{MAX_TTL_S, MIN_TTL_S};
 use crate::store::system::{SystemKey, lease_value};
 use crate::words::clock::{Now, Stamp};
@@ -75,8 +77,39 @@ impl Refounder {
 
     /// Takes a lease, before all keys.
     pub fn lease(&mut self, id: LeaseId, ttl_s: i64) {
-        let key = SystemKey::Lease(id).encode();
         let value = lease_value(ttl_s.clamp(MIN_TTL_S, MAX_TTL_S), self.owner.replica);
+        self.system(SystemKey::Lease(id), value);
+    }
+
+    /// Takes a role with what it may do, before all keys.
+    pub fn role(&mut self, name: String, permissions: Vec<Permission>) {
+        for Permission { range, right } in permissions {
+            let key = AuthKey::Permission { role: name.clone(), range };
+            self.system(SystemKey::Auth(key), PermissionValue::new(1, Some(right)).write());
+        }
+        self.system(SystemKey::Auth(AuthKey::Role(name)), RoleValue { life: 1, gone: false }.write());
+    }
+
+    /// Takes a user with its roles, before all keys. One without the hash of a password never has one.
+    pub fn user(&mut self, name: String, password: Option<Bytes>, roles: Vec<String>) {
+        for role in roles {
+            // Of the role root the deletions are counted.
+            let role_life = u64::from(role != ROOT);
+            let key = AuthKey::Grant { user: name.clone(), role };
+            self.system(SystemKey::Auth(key), GrantValue { user_life: 1, role_life, revoked: false }.write());
+        }
+        let no_password = password.is_none();
+        let value = UserValue { life: 1, gone: false, password: password.unwrap_or_default(), no_password };
+        self.system(SystemKey::Auth(AuthKey::User(name)), value.write());
+    }
+
+    /// From its start on every call needs a user.
+    pub fn enable_auth(&mut self) {
+        self.system(SystemKey::Auth(AuthKey::Enabled), EnabledValue { enabled: true }.write());
+    }
+
+    fn system(&mut self, key: SystemKey, value: Bytes) {
+        let key = key.encode();
         let live = Live { value, lease: None, version: 1, incarnation: INCARNATION };
         self.make_room(None, key.len() + live.value.len());
         self.replica.state.set_system(&key, Some(&live), self.replica.journal.next_number);

@@ -1,5 +1,6 @@
 //! What clients ask and are told, and what operators are told.
 
+pub(crate) mod auth;
 pub(crate) mod counter;
 pub(crate) mod event;
 pub(crate) mod member;

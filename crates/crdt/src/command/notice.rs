@@ -26,6 +26,8 @@ pub enum Rule {
     LongestLease,
     /// Of several births that were announced of one member none.
     ContestedBirth,
+    /// Of changes of users and roles the one that takes rights away.
+    FewerRights,
 }
 
 /// What a version says where another one stands now.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::command::auth::{AuthCommand, AuthRefusal};
 use crate::command::counter::CounterRule;
 use crate::command::member::Member;
 use crate::words::id::{LeaseId, ReplicaId};
@@ -316,6 +317,8 @@ pub enum Command {
         /// Integers that are added up instead of overwritten.
         counters: Vec<CounterRule>,
     },
+    /// Change users or roles.
+    Auth(AuthCommand),
     /// Move to the next revision space of this replica, above every revision that any member is known to have used.
     /// Everything before counts as compacted.
     Leap,
@@ -426,6 +429,11 @@ pub enum Reply {
         /// It.
         number: u32,
     },
+    /// To a change of users or roles.
+    Auth {
+        /// The present revision: it changes no key.
+        revision: Revision,
+    },
     /// To a leap.
     Leap {
         /// The first revision of the new space.
@@ -491,6 +499,9 @@ pub enum Refusal {
     /// All revision spaces are used.
     #[error("no revision space is left")]
     SpacesExhausted,
+    /// A change of users or roles cannot be made.
+    #[error(transparent)]
+    Auth(#[from] AuthRefusal),
     /// Rules are declared that not all members have yet.
     #[error("the rules that were declared last are not in use yet")]
     RulesMoving,

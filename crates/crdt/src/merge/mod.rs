@@ -8,6 +8,7 @@ pub(crate) mod declared;
 pub(crate) mod graph;
 pub(crate) mod object;
 pub(crate) mod outcome;
+pub(crate) mod rights;
 pub(crate) mod rules;
 pub(crate) mod runs;
 pub(crate) mod version;

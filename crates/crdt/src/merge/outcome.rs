@@ -15,9 +15,11 @@ use bytes::Bytes;
 use crate::command::notice::{GivenUp, Part, Rule, Said, Stands};
 use crate::entry::ChangeKind;
 use crate::merge::object::{self, Object, replay};
+use crate::merge::rights;
 use crate::merge::rules::Rules;
 use crate::merge::version;
 use crate::merge::version::Version;
+use crate::store::auth::AuthKey;
 use crate::store::system;
 use crate::words::key::Keyspace;
 use crate::words::value::{Incarnation, Live};
@@ -241,8 +243,23 @@ fn system_outcome(key: &[u8], live: &[&Version], rule: Rule, given_up: Vec<Given
             }
             outcome
         }
+        Some(system::SystemKey::Auth(auth)) => of_rights(&auth, live, given_up),
         _ => last_writer(live, |_| 0, Rule::LastWriter, given_up),
     }
+}
+
+/// What takes rights away wins, whichever was written last.
+fn of_rights(key: &AuthKey, live: &[&Version], mut given_up: Vec<GivenUp>) -> MergeOutcome {
+    let mut heads = live.to_vec();
+    heads.sort_unstable_by_key(|head| head.order());
+    let values: Vec<&Bytes> = heads.iter().filter_map(|head| head.value()).collect();
+    let Some((place, value)) = rights::merged(key, &values) else {
+        return last_writer(live, |_| 0, Rule::FewerRights, given_up);
+    };
+    let stands = heads[place];
+    given_up.extend(heads.iter().filter(|head| head.dot != stands.dot).map(|head| whole(head, Some(stands))));
+    let live = joined(live, value, stands.incarnation);
+    MergeOutcome { live: Some(live), rule: Some(Rule::FewerRights), given_up, replaced: false }
 }
 
 /// One of several heads stays: the one of the highest weight, then the last written.

@@ -58,6 +58,7 @@ impl Replica {
             Command::MemberPromote(id) => self.member_promote(turn, id),
             Command::MemberPublish { name, client_urls } => self.member_publish(turn, name, client_urls),
             Command::Declare { counters } => self.declare(turn, counters),
+            Command::Auth(command) => self.auth(turn, command),
             Command::Leap => self.leap(turn, Stride::Next),
         }
     }

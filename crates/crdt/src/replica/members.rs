@@ -15,7 +15,7 @@ use crate::words::vector::VersionVector;
 
 /// Whether the members depend on a system key.
 pub fn concerns(key: &SystemKey) -> bool {
-    !matches!(key, SystemKey::Lease(_) | SystemKey::Alarm(_))
+    !matches!(key, SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Auth(_))
 }
 
 /// The members of the cluster, and what they have on disk.
@@ -114,7 +114,13 @@ impl Members {
                 Some(SystemKey::Birth(id)) => {
                     read.births.insert(id, AnnouncedBirth::decode(&value.value));
                 }
-                Some(SystemKey::Lease(_) | SystemKey::Alarm(_) | SystemKey::Rules(_) | SystemKey::RulesUp(_))
+                Some(
+                    SystemKey::Lease(_)
+                    | SystemKey::Alarm(_)
+                    | SystemKey::Rules(_)
+                    | SystemKey::RulesUp(_)
+                    | SystemKey::Auth(_),
+                )
                 | None => {}
             }
         }

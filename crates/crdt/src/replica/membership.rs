@@ -162,7 +162,7 @@ impl Replica {
 
     /// Brings up to date what is derived from these system keys.
     pub(crate) fn follow_system<'a>(&mut self, turn: &mut Turn, changes: impl Iterator<Item = &'a Change>) {
-        let mut members = false;
+        let (mut members, mut users) = (false, false);
         for change in changes {
             let Some(key) = SystemKey::decode(&change.key) else { continue };
             members |= members::concerns(&key);
@@ -186,8 +186,12 @@ impl Replica {
                     self.state.alarms.remove(&alarm);
                 }
                 SystemKey::Rules(_) | SystemKey::RulesUp(_) => self.follow_rules(&change.key),
+                SystemKey::Auth(_) => users = true,
                 _ => {}
             }
+        }
+        if users {
+            self.read_users();
         }
         if members {
             self.read_members(turn);

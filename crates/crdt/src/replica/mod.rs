@@ -1,6 +1,7 @@
 //! The machine: one input at a time, its effects at once.
 
 pub(crate) mod acks;
+mod auth;
 pub(crate) mod backup;
 mod command;
 pub(crate) mod forget;
@@ -46,6 +47,7 @@ use crate::replica::replication::{Replication, SETTLE_PACE};
 use crate::replica::told::Told;
 use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
 use crate::store::state::State;
+use crate::store::users::Users;
 use crate::store::{digest, txn};
 use crate::words::clock::{Clock, Now};
 use crate::words::id::Identity;
@@ -91,6 +93,8 @@ pub struct Replica {
     /// The numbers of its records.
     pub(crate) journal: Journal,
     pub(crate) clock: Clock,
+    /// The users and roles, as the system keys say.
+    pub(crate) users: Arc<Users>,
     /// How concurrent versions are merged.
     pub(crate) rules: Arc<RuleBook>,
     /// The newest merge engine of this build.
@@ -124,6 +128,7 @@ impl Replica {
             state: State::empty(Revision::first_of(identity.ordinal)),
             journal: Journal::default(),
             clock: Clock::default(),
+            users: Arc::default(),
             rules: Arc::default(),
             engine,
             origins: Origins::default(),

@@ -29,16 +29,16 @@ impl Replica {
         to_come: impl Iterator<Item = &'a Entry>,
     ) -> Result<RuleBook, UnknownRules> {
         let (mut declared, mut current) = (BTreeMap::new(), FIRST);
-        let mut is_up = |key: Option<SystemKey>| {
+        let mut is_up = |key: &Option<SystemKey>| {
             if let Some(SystemKey::RulesUp(number)) = key {
-                current = current.max(number);
+                current = current.max(*number);
             }
         };
         let mut ahead = BTreeMap::new();
         for entry in to_come {
             for change in entry.changes.iter().filter(|change| change.keyspace == Keyspace::System) {
                 let key = SystemKey::decode(&change.key);
-                is_up(key);
+                is_up(&key);
                 if let (Some(SystemKey::Rules(number)), ChangeKind::Put { value, .. }) = (key, &change.kind) {
                     let order = (entry.head.stamp, entry.head.dot);
                     let last = ahead.entry(number).or_insert((order, value));
@@ -51,7 +51,7 @@ impl Replica {
         }
         for (key, value) in system {
             let key = SystemKey::decode(key);
-            is_up(key);
+            is_up(&key);
             if let Some(SystemKey::Rules(number)) = key {
                 declared.insert(number, Rules::decode(&value.value, self.engine)?);
             }
@@ -110,8 +110,9 @@ impl Replica {
     }
 
     fn write_rules(&mut self, turn: &mut Turn, key: SystemKey, value: Bytes) {
+        let written = key.encode();
         self.transact(turn, |transaction| transaction.write_system(key, value));
-        self.follow_rules(&key.encode());
+        self.follow_rules(&written);
     }
 
     /// Whether it is this member that does that. What it writes in doubt may be lost, unless nobody else could know better.

@@ -1,5 +1,6 @@
 //! etcd's multi-version store in memory, what is derived from its keys, and transactions on it.
 
+pub(crate) mod auth;
 pub(crate) mod digest;
 pub(crate) mod history;
 pub(crate) mod index;
@@ -9,3 +10,4 @@ pub(crate) mod state;
 pub(crate) mod sweep;
 pub(crate) mod system;
 pub(crate) mod txn;
+pub(crate) mod users;

@@ -1,4 +1,4 @@
-//! The system keyspace: leases, alarms, members and rules, as keys that replicate like all others.
+//! The system keyspace: leases, alarms, members, rules, users and roles, as keys that replicate like all others.
 //!
 //! What members conflict about is spread over keys that are only ever set. A removal is a key of its own that nobody
 //! deletes, and so is the use of an ordinal. Concurrent changes then need no rule of their own. Only births of a member
@@ -10,12 +10,13 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use crate::command::op::{Alarm, AlarmKind};
+use crate::store::auth::AuthKey;
 use crate::words::id::{Birth, LeaseId, ReplicaId};
 use crate::words::key::Key;
 use crate::words::value::Incarnation;
 
 /// A system key and what it stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SystemKey {
     /// A lease; the value is its time to live and its owner.
     Lease(LeaseId),
@@ -37,6 +38,8 @@ pub enum SystemKey {
     Rules(u32),
     /// The rules of that number are in use; the value is empty.
     RulesUp(u32),
+    /// Something of the users and roles.
+    Auth(AuthKey),
 }
 
 const LEASE: u8 = b'l';
@@ -49,6 +52,7 @@ const SPACE: u8 = b's';
 const BIRTH: u8 = b'b';
 const RULES: u8 = b'R';
 const RULES_UP: u8 = b'U';
+const AUTH: u8 = b'A';
 
 impl SystemKey {
     /// The key's bytes.
@@ -86,6 +90,10 @@ impl SystemKey {
                 key.put_u8(RULES_UP);
                 key.put_u32(*number);
             }
+            Self::Auth(auth) => {
+                key.put_u8(AUTH);
+                auth.encode(&mut key);
+            }
         }
         key.freeze()
     }
@@ -118,6 +126,7 @@ impl SystemKey {
             }
             (RULES, 4) => Some(Self::Rules(u32::from_be_bytes(rest.try_into().ok()?))),
             (RULES_UP, 4) => Some(Self::RulesUp(u32::from_be_bytes(rest.try_into().ok()?))),
+            (AUTH, _) => AuthKey::decode(rest).map(Self::Auth),
             _ => None,
         }
     }
@@ -242,6 +251,7 @@ pub type System = BTreeMap<Key, SystemValue>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::auth::PermissionRange;
 
     #[test]
     fn system_keys_come_back_as_they_were() {
@@ -261,10 +271,30 @@ mod tests {
             SystemKey::Rules(1),
             SystemKey::RulesUp(u32::MAX),
         ] {
-            assert_eq!(SystemKey::decode(&key.encode()), Some(key));
+            assert_eq!(SystemKey::decode(&key.encode()), Some(key.clone()));
         }
         assert_eq!(SystemKey::decode(b"l123"), None);
         assert_eq!(SystemKey::decode(b""), None);
+    }
+
+    #[test]
+    fn keys_of_users_and_roles_come_back_as_they_were() {
+        let range = PermissionRange { key: "a".into(), range_end: "\0".into() };
+        for key in [
+            AuthKey::Enabled,
+            AuthKey::User("root".into()),
+            AuthKey::Role(String::new()),
+            AuthKey::Grant { user: "a/b".into(), role: "c".into() },
+            AuthKey::Permission { role: "r".into(), range },
+        ] {
+            let key = SystemKey::Auth(key);
+            let bytes = key.encode();
+            assert_eq!(SystemKey::decode(&bytes), Some(key));
+            for length in 0..bytes.len() {
+                assert_eq!(SystemKey::decode(&bytes[..length]), None, "cut off after {length}");
+            }
+            assert_eq!(SystemKey::decode(&[&bytes[..], b"x"].concat()), None);
+        }
     }
 
     #[test]

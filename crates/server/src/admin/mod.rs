@@ -10,6 +10,7 @@ use eddy_proto::admin::admin_server::Admin as AdminApi;
 use tonic::{Request, Response, Status};
 
 use crate::api::status;
+use crate::auth::{Access, Claim};
 use crate::node::Handle;
 use crate::peer::Peers;
 
@@ -18,12 +19,22 @@ use crate::peer::Peers;
 pub struct Admin {
     node: Handle,
     peers: Arc<Peers>,
+    access: Access,
 }
 
 impl Admin {
     /// Serves this node and its peers.
-    pub fn new(node: Handle, peers: Arc<Peers>) -> Self {
-        Self { node, peers }
+    pub fn new(node: Handle, peers: Arc<Peers>, access: Access) -> Self {
+        Self { node, peers, access }
+    }
+
+    /// Lets everybody through who is somebody, or only root.
+    ///
+    /// # Errors
+    /// When this one is not let through.
+    pub fn permits(&self, claim: &Claim, only_root: bool) -> Result<(), Status> {
+        let caller = self.access.claimed(claim).map_err(|error| status::auth(&error))?;
+        if only_root { caller.is_root() } else { caller.is_somebody() }.map_err(status::denied_user)
     }
 
     /// The status of this replica and its peers (`/eddy/v1/status`).
@@ -66,22 +77,26 @@ impl Admin {
 
 #[tonic::async_trait]
 impl AdminApi for Admin {
-    async fn status(&self, _: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+    async fn status(&self, request: Request<pb::StatusRequest>) -> Result<Response<pb::StatusResponse>, Status> {
+        self.permits(&Claim::in_request(&request), false)?;
         Ok(Response::new(self.peers.status()))
     }
 
     async fn merges(&self, request: Request<pb::MergesRequest>) -> Result<Response<pb::MergesResponse>, Status> {
+        self.permits(&Claim::in_request(&request), true)?;
         let limit = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
         Ok(Response::new(self.peers.merges(limit)))
     }
 
-    async fn leap(&self, _: Request<pb::LeapRequest>) -> Result<Response<pb::LeapResponse>, Status> {
+    async fn leap(&self, request: Request<pb::LeapRequest>) -> Result<Response<pb::LeapResponse>, Status> {
+        self.permits(&Claim::in_request(&request), true)?;
         let revision = self.node.leap().await.map_err(status::node)?.get();
         tracing::warn!(revision, "leapt: watches are cancelled, and clients list again");
         Ok(Response::new(pb::LeapResponse { revision }))
     }
 
     async fn declare(&self, request: Request<pb::DeclareRequest>) -> Result<Response<pb::DeclareResponse>, Status> {
+        self.permits(&Claim::in_request(&request), true)?;
         let counters = merge::counters(&request.into_inner().counters.join(","));
         let counters = counters.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let rules = self.node.declare(counters).await.map_err(status::node)?;

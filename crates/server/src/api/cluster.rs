@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::header;
 use super::status::{self, Denied};
+use crate::auth::Access;
 use crate::config::url::Url;
 use crate::node::{Handle, NodeError, identity};
 
@@ -36,6 +37,7 @@ pub struct ClusterService {
     identity: Identity,
     own: Member,
     max_learners: usize,
+    access: Access,
 }
 
 /// Sorts URLs, as etcd lists them.
@@ -63,7 +65,7 @@ fn checked(urls: Vec<String>) -> Result<Vec<String>, Status> {
 
 impl ClusterService {
     /// Serves the member list of the node. `info` is this replica as it is configured.
-    pub fn new(node: Handle, info: MemberInfo) -> Self {
+    pub fn new(node: Handle, access: Access, info: MemberInfo) -> Self {
         let identity = node.identity();
         let own = Member {
             id: identity.replica.get(),
@@ -72,7 +74,13 @@ impl ClusterService {
             client_ur_ls: sorted(info.client_urls),
             is_learner: false,
         };
-        Self { node, identity, own, max_learners: info.max_learners }
+        Self { node, identity, own, max_learners: info.max_learners, access }
+    }
+
+    /// Lets only those through who may change the members.
+    fn only_root<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let caller = self.access.of(request).map_err(|error| status::auth(&error))?;
+        caller.is_root().map_err(status::denied_user)
     }
 
     fn header(&self) -> Option<ResponseHeader> {
@@ -101,8 +109,9 @@ impl ClusterService {
 #[tonic::async_trait]
 impl Cluster for ClusterService {
     async fn member_add(&self, request: Request<MemberAddRequest>) -> Result<Response<MemberAddResponse>, Status> {
-        let request = request.into_inner();
+        let (permitted, request) = (self.only_root(&request), request.into_inner());
         let peer_urls = checked(request.peer_ur_ls)?;
+        permitted?;
         let known = self.node.members();
         if request.is_learner
             && known.iter().filter(|member| member.learner && !member.removed).count() >= self.max_learners
@@ -126,6 +135,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberRemoveRequest>,
     ) -> Result<Response<MemberRemoveResponse>, Status> {
+        self.only_root(&request)?;
         let id = ReplicaId::new(request.into_inner().id);
         let members = self.changed(self.node.member_remove(id)).await?;
         tracing::info!(
@@ -139,13 +149,16 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberUpdateRequest>,
     ) -> Result<Response<MemberUpdateResponse>, Status> {
+        self.only_root(&request)?;
         let request = request.into_inner();
         let peer_urls = checked(request.peer_ur_ls)?;
         let members = self.changed(self.node.member_update(ReplicaId::new(request.id), peer_urls)).await?;
         Ok(Response::new(MemberUpdateResponse { header: self.header(), members }))
     }
 
-    async fn member_list(&self, _: Request<MemberListRequest>) -> Result<Response<MemberListResponse>, Status> {
+    async fn member_list(&self, request: Request<MemberListRequest>) -> Result<Response<MemberListResponse>, Status> {
+        let caller = self.access.of(&request).map_err(|error| status::auth(&error))?;
+        caller.is_somebody().map_err(status::denied_user)?;
         // Linearizable or not is the same: this replica answers from what it knows.
         Ok(Response::new(MemberListResponse { header: self.header(), members: self.members() }))
     }
@@ -156,6 +169,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<MemberPromoteRequest>,
     ) -> Result<Response<MemberPromoteResponse>, Status> {
+        self.only_root(&request)?;
         let id = ReplicaId::new(request.into_inner().id);
         // Who is not known yet may be known, and not have started, when the command is carried out.
         match self.node.members().iter().find(|member| member.id == id && !member.removed) {

@@ -25,6 +25,7 @@ use super::kv::KvService;
 use super::lease::LeaseService;
 use super::status;
 use super::watch::WatchService;
+use crate::auth::Claim;
 
 /// Seconds that a session lasts whose caller named no lease; etcd's.
 const SESSION_TTL: i64 = 60;
@@ -40,6 +41,8 @@ pub struct Concurrency {
     pub watch: WatchService,
     /// Ends those who wait when the process stops.
     pub stop: CancellationToken,
+    /// Whose call all of this is done for.
+    pub claim: Claim,
 }
 
 /// A failure as etcd's servers for locks and elections tell it: the text stays, the code is lost.
@@ -118,6 +121,12 @@ pub fn read_in(responses: &[ResponseOp], step: usize) -> Option<&RangeResponse> 
 }
 
 impl Concurrency {
+    /// The same for that call: what it may do is what its client may.
+    #[must_use]
+    pub fn on_behalf<T>(&self, request: &Request<T>) -> Self {
+        Self { claim: Claim::in_request(request), ..self.clone() }
+    }
+
     /// The lease of a session: the caller's, or a new one where it is 0.
     ///
     /// # Errors
@@ -127,7 +136,7 @@ impl Concurrency {
             return Ok(lease);
         }
         let request = LeaseGrantRequest { ttl: SESSION_TTL, id: 0 };
-        Ok(inner(self.leases.lease_grant(Request::new(request)).await)?.id)
+        Ok(inner(self.leases.lease_grant(self.claim.request(request)).await)?.id)
     }
 
     /// Runs a transaction.
@@ -140,7 +149,7 @@ impl Concurrency {
         success: Vec<RequestOp>,
         failure: Vec<RequestOp>,
     ) -> Result<TxnResponse, Status> {
-        inner(self.kv.txn(Request::new(TxnRequest { compare: vec![compare], success, failure })).await)
+        inner(self.kv.txn(self.claim.request(TxnRequest { compare: vec![compare], success, failure })).await)
     }
 
     /// Reads a range.
@@ -148,7 +157,7 @@ impl Concurrency {
     /// # Errors
     /// As [`Kv::range`], without the code.
     pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
-        inner(self.kv.range(Request::new(request)).await)
+        inner(self.kv.range(self.claim.request(request)).await)
     }
 
     /// Deletes a key.
@@ -156,7 +165,7 @@ impl Concurrency {
     /// # Errors
     /// As [`Kv::delete_range`], without the code.
     pub async fn delete(&self, key: Bytes) -> Result<DeleteRangeResponse, Status> {
-        inner(self.kv.delete_range(Request::new(DeleteRangeRequest { key, ..Default::default() })).await)
+        inner(self.kv.delete_range(self.claim.request(DeleteRangeRequest { key, ..Default::default() })).await)
     }
 
     /// Watches a key, or all keys of a prefix, from a revision on.
@@ -169,7 +178,7 @@ impl Concurrency {
         let range_end = if is_prefix { prefix_end(&key) } else { Bytes::new() };
         let create = WatchCreateRequest { key, range_end, start_revision: revision, ..Default::default() };
         let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        self.watch.serve(stream::iter([Ok(request)])).boxed()
+        self.watch.serve(self.claim.clone(), stream::iter([Ok(request)])).boxed()
     }
 
     /// Waits until all keys of a prefix are gone that were created at that revision or before.

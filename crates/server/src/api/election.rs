@@ -32,6 +32,10 @@ fn leader_of(leader: Option<LeaderKey>) -> Result<LeaderKey, Status> {
 }
 
 impl ElectionService {
+    fn on_behalf<T>(&self, request: &Request<T>) -> Self {
+        Self(self.0.on_behalf(request))
+    }
+
     async fn say(&self, leader: &LeaderKey, value: Bytes) -> Result<Option<ResponseHeader>, Status> {
         let said = vec![put(leader.key.clone(), value, leader.lease)];
         let answer = self.0.txn(created_at(leader.key.clone(), leader.rev), said, vec![]).await?;
@@ -48,12 +52,13 @@ impl Election for ElectionService {
     type ObserveStream = BoxStream<'static, Result<LeaderResponse, Status>>;
 
     async fn campaign(&self, request: Request<CampaignRequest>) -> Result<Response<CampaignResponse>, Status> {
+        let service = self.on_behalf(&request);
         let CampaignRequest { name, lease, value } = request.into_inner();
-        let lease = self.0.session(lease).await?;
+        let lease = service.0.session(lease).await?;
         let prefix = prefix(&name);
         let key = session_key(&prefix, lease);
         let stand = vec![put(key.clone(), value.clone(), lease)];
-        let answer = self.0.txn(created_at(key.clone(), 0), stand, vec![read(get(key.clone()))]).await?;
+        let answer = service.0.txn(created_at(key.clone(), 0), stand, vec![read(get(key.clone()))]).await?;
         let header = answer.header;
         let mut leader = LeaderKey { name, key, rev: header.map_or(0, |header| header.revision), lease };
         if !answer.succeeded
@@ -61,34 +66,36 @@ impl Election for ElectionService {
         {
             leader.rev = stands.create_revision;
             if stands.value != value
-                && let Err(status) = self.say(&leader, value).await
+                && let Err(status) = service.say(&leader, value).await
             {
-                let _was_never_in = self.give_up(&leader).await;
+                let _was_never_in = service.give_up(&leader).await;
                 return Err(status);
             }
         }
-        let (service, gone) = (self.clone(), leader.clone());
+        let (leaves, gone) = (service.clone(), leader.clone());
         let queued = LeavesQueue::by(async move {
-            if let Err(error) = service.give_up(&gone).await {
+            if let Err(error) = leaves.give_up(&gone).await {
                 tracing::debug!(%error, "who stood for an election is gone, its key stays until its lease ends");
             }
         });
-        let waited = self.0.wait_deletes(&prefix, leader.rev - 1).await;
+        let waited = service.0.wait_deletes(&prefix, leader.rev - 1).await;
         queued.stay();
         waited?;
         Ok(Response::new(CampaignResponse { header, leader: Some(leader) }))
     }
 
     async fn proclaim(&self, request: Request<ProclaimRequest>) -> Result<Response<ProclaimResponse>, Status> {
+        let service = self.on_behalf(&request);
         let ProclaimRequest { leader, value } = request.into_inner();
         let leader = leader_of(leader)?;
-        let leader = LeaderKey { lease: self.0.session(leader.lease).await?, ..leader };
-        let header = self.say(&leader, value).await?;
+        let leader = LeaderKey { lease: service.0.session(leader.lease).await?, ..leader };
+        let header = service.say(&leader, value).await?;
         Ok(Response::new(ProclaimResponse { header }))
     }
 
     async fn leader(&self, request: Request<LeaderRequest>) -> Result<Response<LeaderResponse>, Status> {
-        let found = self.0.range(first(&prefix(&request.into_inner().name))).await?;
+        let shared = self.0.on_behalf(&request);
+        let found = shared.range(first(&prefix(&request.into_inner().name))).await?;
         match found.kvs.into_iter().next() {
             Some(kv) => Ok(Response::new(LeaderResponse { header: found.header, kv: Some(kv) })),
             None => Err(Status::unknown("election: no leader")),
@@ -97,7 +104,7 @@ impl Election for ElectionService {
 
     async fn observe(&self, request: Request<LeaderRequest>) -> Result<Response<Self::ObserveStream>, Status> {
         let observer = Observer {
-            shared: self.0.clone(),
+            shared: self.0.on_behalf(&request),
             prefix: prefix(&request.into_inner().name),
             watch: None,
             seen: VecDeque::new(),
@@ -110,9 +117,10 @@ impl Election for ElectionService {
     }
 
     async fn resign(&self, request: Request<ResignRequest>) -> Result<Response<ResignResponse>, Status> {
+        let service = self.on_behalf(&request);
         let leader = leader_of(request.into_inner().leader)?;
-        let leader = LeaderKey { lease: self.0.session(leader.lease).await?, ..leader };
-        let answer = self.give_up(&leader).await?;
+        let leader = LeaderKey { lease: service.0.session(leader.lease).await?, ..leader };
+        let answer = service.give_up(&leader).await?;
         Ok(Response::new(ResignResponse { header: answer.header }))
     }
 }

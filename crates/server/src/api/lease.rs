@@ -16,6 +16,7 @@ use futures::{Stream, stream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{header, limits, status};
+use crate::auth::{Access, Caller, Claim};
 use crate::node::{Handle, NodeError};
 
 /// How many bits of a lease id count leases. The replica's ordinal is above them; the sign bit stays clear.
@@ -57,13 +58,25 @@ pub struct LeaseService {
     node: Handle,
     identity: Identity,
     ids: Arc<LeaseIds>,
+    access: Access,
 }
 
 impl LeaseService {
     /// Serves the node.
-    pub fn new(node: Handle) -> Self {
+    pub fn new(node: Handle, access: Access) -> Self {
         let identity = node.identity();
-        Self { node, identity, ids: Arc::new(LeaseIds::new(identity.ordinal, SystemTime::now())) }
+        Self { node, identity, ids: Arc::new(LeaseIds::new(identity.ordinal, SystemTime::now())), access }
+    }
+
+    /// Who makes a call, which must be somebody.
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        self.somebody(&Claim::in_request(request))
+    }
+
+    fn somebody(&self, claim: &Claim) -> Result<Caller, Status> {
+        let caller = self.access.claimed(claim).map_err(|error| status::auth(&error))?;
+        caller.is_somebody().map_err(status::denied_user)?;
+        Ok(caller)
     }
 
     fn header(&self) -> ResponseHeader {
@@ -71,7 +84,11 @@ impl LeaseService {
     }
 
     /// Renews one lease. For a lease that does not exist the time to live is zero, as in etcd.
-    async fn renew(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+    async fn renew(&self, claim: &Claim, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+        let caller = self.somebody(claim)?;
+        if let Some(lease) = LeaseId::from_wire(id).filter(|_| caller.is_root().is_err()) {
+            caller.writes_all(&self.node.keys_of_lease(lease)).map_err(status::denied_user)?;
+        }
         // Taken before the renewal: a keep-alive must not succeed at a revision at which the lease is gone.
         let header = Some(self.header());
         let ttl = match LeaseId::from_wire(id) {
@@ -91,8 +108,9 @@ impl Lease for LeaseService {
     type LeaseKeepAliveStream = Pin<Box<dyn Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send>>;
 
     async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Result<Response<LeaseGrantResponse>, Status> {
-        let LeaseGrantRequest { id, ttl } = request.into_inner();
+        let (caller, LeaseGrantRequest { id, ttl }) = (self.caller(&request), request.into_inner());
         let wanted = LeaseId::from_wire(id);
+        caller?;
         loop {
             let id = wanted.unwrap_or_else(|| self.ids.draw());
             return match self.node.lease_grant(id, ttl).await {
@@ -111,6 +129,7 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let caller = self.caller(&request)?;
         let Some(id) = LeaseId::from_wire(request.into_inner().id) else {
             let corrupt = self.node.alarms().iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
             return Err(if corrupt {
@@ -119,6 +138,9 @@ impl Lease for LeaseService {
                 status::refused(Refusal::LeaseNotFound)
             });
         };
+        if caller.is_root().is_err() {
+            caller.writes_all(&self.node.keys_of_lease(id)).map_err(status::denied_user)?;
+        }
         // Not the newest revision: a client that watches from here must see the deletes.
         let revision = self.node.lease_revoke(id).await.map_err(status::node)?;
         Ok(Response::new(LeaseRevokeResponse { header: Some(header::at(&self.identity, revision)) }))
@@ -128,15 +150,16 @@ impl Lease for LeaseService {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        let state = Some((self.clone(), request.into_inner()));
+        let claim = Claim::in_request(&request);
+        let state = Some((self.clone(), claim, request.into_inner()));
         let answers = stream::unfold(state, |state| async move {
-            let (service, mut requests) = state?;
+            let (service, claim, mut requests) = state?;
             let answer = match requests.message().await {
                 Ok(None) => return None,
-                Ok(Some(request)) => service.renew(request.id).await,
+                Ok(Some(request)) => service.renew(&claim, request.id).await,
                 Err(status) => Err(limits::reword(&status).unwrap_or(status)),
             };
-            let state = answer.is_ok().then_some((service, requests));
+            let state = answer.is_ok().then_some((service, claim, requests));
             Some((answer, state))
         });
         Ok(Response::new(Box::pin(answers)))
@@ -146,7 +169,7 @@ impl Lease for LeaseService {
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
-        let request = request.into_inner();
+        let (caller, request) = (self.caller(&request)?, request.into_inner());
         let lease = match LeaseId::from_wire(request.id) {
             Some(id) => self.node.lease(id).await.map_err(status::node)?,
             None => None,
@@ -157,13 +180,21 @@ impl Lease for LeaseService {
             response.ttl = whole_seconds_left(lease.remaining_ms);
             response.granted_ttl = lease.granted_ttl;
             if request.keys {
+                caller.reads_all(&lease.keys).map_err(status::denied_user)?;
                 response.keys = lease.keys;
             }
         }
         Ok(Response::new(response))
     }
 
-    async fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Result<Response<LeaseLeasesResponse>, Status> {
+    async fn lease_leases(
+        &self,
+        request: Request<LeaseLeasesRequest>,
+    ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        let caller = self.caller(&request)?;
+        if caller.is_root().is_err() {
+            caller.reads_all(&self.node.keys_of_leases()).map_err(status::denied_user)?;
+        }
         let leases = self.node.leases().await.map_err(status::node)?;
         let leases = leases.into_iter().map(|id| LeaseStatus { id: id.get() }).collect();
         Ok(Response::new(LeaseLeasesResponse { header: Some(self.header()), leases }))

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use super::header::{self, RAFT_TERM};
 use super::snapshot;
 use super::status::{self, Denied};
+use crate::auth::{Access, Caller};
 use crate::node::alarm::alarm_text;
 use crate::node::{Handle, NodeState};
 use crate::version::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
@@ -23,13 +24,28 @@ use crate::version::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 pub struct MaintenanceService {
     node: Handle,
     identity: Identity,
+    access: Access,
 }
 
 impl MaintenanceService {
     /// Serves the node.
-    pub fn new(node: Handle) -> Self {
+    pub fn new(node: Handle, access: Access) -> Self {
         let identity = node.identity();
-        Self { node, identity }
+        Self { node, identity, access }
+    }
+
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        self.access.of(request).map_err(|error| status::auth(&error))
+    }
+
+    /// Lets everybody through who is somebody.
+    fn only_users<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        self.caller(request)?.is_somebody().map_err(status::denied_user)
+    }
+
+    /// Lets only root through.
+    fn only_root<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        self.caller(request)?.is_root().map_err(status::denied_user)
     }
 
     fn header(&self) -> Option<ResponseHeader> {
@@ -81,6 +97,10 @@ impl Maintenance for MaintenanceService {
     type SnapshotStream = snapshot::Parts;
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
+        match AlarmAction::try_from(request.get_ref().action) {
+            Ok(AlarmAction::Get) => self.only_users(&request)?,
+            _ => self.only_root(&request)?,
+        }
         let request = request.into_inner();
         let kind = alarm_kind(request.alarm);
         let mut header = self.header();
@@ -103,7 +123,8 @@ impl Maintenance for MaintenanceService {
         Ok(Response::new(AlarmResponse { header, alarms }))
     }
 
-    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        self.only_users(&request)?;
         let status = self.node.status();
         let mut errors: Vec<String> = status.alarms.iter().map(alarm_text).collect();
         if let NodeState::WritesStopped { reason } = &status.state {
@@ -126,19 +147,22 @@ impl Maintenance for MaintenanceService {
         }))
     }
 
-    async fn defragment(&self, _: Request<DefragmentRequest>) -> Result<Response<DefragmentResponse>, Status> {
+    async fn defragment(&self, request: Request<DefragmentRequest>) -> Result<Response<DefragmentResponse>, Status> {
+        self.only_root(&request)?;
         self.node.defragment().await.map_err(status::node)?;
         Ok(Response::new(DefragmentResponse { header: None }))
     }
 
     /// etcd hashes its database file here. eddy has another layout, so this is the hash of all keys. It serves the same
     /// purpose: equal histories have equal hashes.
-    async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+    async fn hash(&self, request: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        self.only_root(&request)?;
         let hash = self.node.hash_kv(None).await.map_err(status::node)?;
         Ok(Response::new(HashResponse { header: Some(header::at(&self.identity, hash.revision)), hash: hash.hash }))
     }
 
     async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
+        self.only_root(&request)?;
         let at = request.into_inner().revision;
         let hash = self.node.hash_kv((at != 0).then(|| Revision::new(at))).await.map_err(status::node)?;
         Ok(Response::new(HashKvResponse {
@@ -149,12 +173,14 @@ impl Maintenance for MaintenanceService {
         }))
     }
 
-    async fn snapshot(&self, _: Request<SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+    async fn snapshot(&self, request: Request<SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        self.only_root(&request)?;
         let captured = self.node.capture(RAFT_TERM).await.map_err(status::node)?;
         Ok(Response::new(snapshot::stream(self.node.clone(), captured)))
     }
 
     async fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Result<Response<MoveLeaderResponse>, Status> {
+        self.only_root(&request)?;
         // This replica is its own leader, and no other can be.
         if request.into_inner().target_id != self.identity.replica.get() {
             return Err(status::denied(Denied::BadLeaderTransferee));
@@ -163,6 +189,7 @@ impl Maintenance for MaintenanceService {
     }
 
     async fn downgrade(&self, request: Request<DowngradeRequest>) -> Result<Response<DowngradeResponse>, Status> {
+        self.only_root(&request)?;
         let request = request.into_inner();
         let (major, minor) = major_minor(ETCD_VERSION).unwrap_or_default();
         match DowngradeAction::try_from(request.action) {

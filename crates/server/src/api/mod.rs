@@ -26,6 +26,7 @@ use self::limits::{RequestLimits, Worded};
 use self::lock::LockService;
 use self::maintenance::MaintenanceService;
 use self::watch::WatchService;
+use crate::auth::{Access, Claim};
 use crate::node::Handle;
 
 pub mod auth;
@@ -54,13 +55,19 @@ pub mod watch;
 pub type MountedKv = Worded<KvServer<KvService>>;
 
 /// The KV service on one node.
-pub fn kv(node: &Handle, limits: RequestLimits) -> MountedKv {
-    let server = KvServer::new(KvService::new(node.clone(), limits));
+pub fn kv(node: &Handle, access: &Access, limits: RequestLimits) -> MountedKv {
+    let server = KvServer::new(KvService::new(node.clone(), access.clone(), limits));
     Worded(server.max_decoding_message_size(limits.max_message_bytes()).accept_compressed(Gzip))
 }
 
 /// All services of the API on one node. Who waits for a lock is told when the process stops.
-pub fn routes(node: &Handle, limits: RequestLimits, member: MemberInfo, stop: &CancellationToken) -> Routes {
+pub fn routes(
+    node: &Handle,
+    access: &Access,
+    limits: RequestLimits,
+    member: MemberInfo,
+    stop: &CancellationToken,
+) -> Routes {
     let (max, common) = (limits.max_message_bytes(), header::without_revision(&node.identity()));
     // Answers are never compressed. etcd compresses the answers to compressed requests only, which no client has to send.
     macro_rules! serve {
@@ -69,18 +76,19 @@ pub fn routes(node: &Handle, limits: RequestLimits, member: MemberInfo, stop: &C
         };
     }
     let shared = Concurrency {
-        kv: KvService::new(node.clone(), limits),
-        leases: LeaseService::new(node.clone()),
-        watch: WatchService::new(node.clone(), common, limits.max_request_bytes),
+        kv: KvService::new(node.clone(), access.clone(), limits),
+        leases: LeaseService::new(node.clone(), access.clone()),
+        watch: WatchService::new(node.clone(), access.clone(), common, limits.max_request_bytes),
         stop: stop.clone(),
+        claim: Claim::default(),
     };
-    Routes::new(kv(node, limits))
+    Routes::new(kv(node, access, limits))
         .add_service(serve!(WatchServer, shared.watch.clone()))
         .add_service(serve!(LeaseServer, shared.leases.clone()))
         .add_service(serve!(LockServer, LockService(shared.clone())))
         .add_service(serve!(ElectionServer, ElectionService(shared)))
-        .add_service(serve!(ClusterServer, ClusterService::new(node.clone(), member)))
-        .add_service(serve!(MaintenanceServer, MaintenanceService::new(node.clone())))
-        .add_service(serve!(AuthServer, AuthService::new(node.clone())))
+        .add_service(serve!(ClusterServer, ClusterService::new(node.clone(), access.clone(), member)))
+        .add_service(serve!(MaintenanceServer, MaintenanceService::new(node.clone(), access.clone())))
+        .add_service(serve!(AuthServer, AuthService::new(node.clone(), access.clone())))
         .add_service(serve!(HealthServer, HealthService::new(node.clone())))
 }

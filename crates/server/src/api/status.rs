@@ -1,9 +1,10 @@
 //! Errors as gRPC statuses: the only place that knows etcd's codes and texts. Clients match both.
 
-use eddy_crdt::Refusal;
+use eddy_crdt::{AuthRefusal, Refusal};
 use tonic::{Code, Status};
 
 use super::invalid::Invalid;
+use crate::auth::AuthError;
 use crate::backup::give::GiveError;
 use crate::node::NodeError;
 use crate::node::watch::WatchRefusal;
@@ -86,11 +87,62 @@ pub fn refused(refusal: Refusal) -> Status {
         Refusal::LastMember => return denied(Denied::NotEnoughStarted),
         Refusal::TooManyMembers => (Code::ResourceExhausted, "eddy: too many members"),
         Refusal::SpacesExhausted => (Code::ResourceExhausted, "eddy: no revision space is left"),
+        Refusal::Auth(refusal) => return auth(&refusal.into()),
         Refusal::RulesMoving => {
             (Code::FailedPrecondition, "eddy: the rules that were declared last wait for members, see `eddy status`")
         }
     };
     Status::new(code, text)
+}
+
+/// Maps why a call is not let through to a gRPC status.
+pub fn auth(error: &AuthError) -> Status {
+    let code = match error {
+        AuthError::Refused(refusal) => match refusal {
+            AuthRefusal::UserEmpty
+            | AuthRefusal::RoleEmpty
+            | AuthRefusal::PermissionNotGiven
+            | AuthRefusal::InvalidManagement
+            | AuthRefusal::OldRevision => Code::InvalidArgument,
+            AuthRefusal::PermissionDenied => Code::PermissionDenied,
+            AuthRefusal::RootUserNotExist
+            | AuthRefusal::RootRoleNotExist
+            | AuthRefusal::UserExists
+            | AuthRefusal::UserNotFound
+            | AuthRefusal::RoleExists
+            | AuthRefusal::RoleNotFound
+            | AuthRefusal::RoleNotGranted
+            | AuthRefusal::PermissionNotGranted => Code::FailedPrecondition,
+        },
+        AuthError::InvalidToken => Code::Unauthenticated,
+        AuthError::Failed => Code::InvalidArgument,
+        AuthError::NotEnabled => Code::FailedPrecondition,
+        // etcd forgets to give these errors a code and a text for clients.
+        AuthError::NoPasswordUser | AuthError::VerifyOnly => return Status::unknown(format!("auth: {error}")),
+        AuthError::Impossible(text) => return Status::unknown(text.clone()),
+        AuthError::TooMany => return node(NodeError::TooManyRequests),
+    };
+    Status::new(code, format!("etcdserver: {error}"))
+}
+
+/// Maps why a user's call is not let through to a gRPC status.
+pub fn denied_user(refusal: AuthRefusal) -> Status {
+    auth(&refusal.into())
+}
+
+/// Why a watcher is cancelled at once that its user may not have, as etcd words it.
+pub fn watch_denied(error: &AuthError) -> String {
+    let told = match error {
+        AuthError::InvalidToken | AuthError::Refused(AuthRefusal::OldRevision | AuthRefusal::UserEmpty) => auth(error),
+        _ => auth(&AuthRefusal::PermissionDenied.into()),
+    };
+    // The text of a status as Go prints it.
+    let code = match told.code() {
+        Code::Unauthenticated => "Unauthenticated",
+        Code::InvalidArgument => "InvalidArgument",
+        _ => "PermissionDenied",
+    };
+    format!("rpc error: code = {code} desc = {}", told.message())
 }
 
 /// Why a call about members, users or versions fails.
@@ -114,8 +166,6 @@ pub enum Denied {
     NotEnoughStarted,
     /// No such member to lead.
     BadLeaderTransferee,
-    /// There are no users, so nobody can log in.
-    AuthNotEnabled,
     /// Not a version.
     WrongDowngradeVersion,
     /// Not the version before this one.
@@ -140,17 +190,11 @@ pub fn denied(denied: Denied) -> Status {
             (Code::FailedPrecondition, "etcdserver: re-configuration failed due to not enough started members")
         }
         Denied::BadLeaderTransferee => (Code::FailedPrecondition, "etcdserver: bad leader transferee"),
-        Denied::AuthNotEnabled => (Code::FailedPrecondition, "etcdserver: authentication is not enabled"),
         Denied::WrongDowngradeVersion => (Code::InvalidArgument, "etcdserver: wrong downgrade target version format"),
         Denied::InvalidDowngradeVersion => (Code::InvalidArgument, "etcdserver: invalid downgrade target version"),
         Denied::UnknownMethod => (Code::Unknown, "etcdserver: unknown method"),
     };
     Status::new(code, text)
-}
-
-/// The status of an RPC of etcd that is not built yet; `what` names it.
-pub fn missing(what: &str) -> Status {
-    Status::unimplemented(format!("eddy: not built yet: {what}"))
 }
 
 /// The status of a message that is too large to decode, in the words of etcd's gRPC library.

@@ -19,6 +19,7 @@ use prost::encoding::encoded_len_varint;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::status;
+use crate::auth::{Access, Claim};
 use crate::node::Handle;
 use crate::node::hub::{Filters, SharedEvent};
 use crate::node::watch::{WatchItem, WatchSpec, WatchStream, is_create};
@@ -35,17 +36,22 @@ pub struct WatchService {
     node: Handle,
     header: ResponseHeader,
     fragment_bytes: usize,
+    access: Access,
 }
 
 impl WatchService {
     /// Serves the node. `header` is common to all response headers. A response that is larger than the largest request by
     /// etcd's overhead is split into fragments.
-    pub fn new(node: Handle, header: ResponseHeader, max_request_bytes: usize) -> Self {
-        Self { node, header, fragment_bytes: max_request_bytes.saturating_add(OVERHEAD_BYTES) }
+    pub fn new(node: Handle, access: Access, header: ResponseHeader, max_request_bytes: usize) -> Self {
+        Self { node, header, fragment_bytes: max_request_bytes.saturating_add(OVERHEAD_BYTES), access }
     }
 
-    /// Serves one stream of requests.
-    pub fn serve<S>(&self, requests: S) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<S>
+    /// Serves one stream of requests of that client.
+    pub fn serve<S>(
+        &self,
+        claim: Claim,
+        requests: S,
+    ) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<S>
     where
         S: Stream<Item = Result<WatchRequest, Status>> + Send + Unpin + 'static,
     {
@@ -56,6 +62,8 @@ impl WatchService {
             out: VecDeque::new(),
             header: self.header,
             fragment_bytes: self.fragment_bytes,
+            access: self.access.clone(),
+            claim,
         };
         futures::stream::unfold(Some(call), |call| async {
             let mut call = call?;
@@ -72,7 +80,8 @@ impl Watch for WatchService {
     type WatchStream = BoxStream<'static, Result<WatchResponse, Status>>;
 
     async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<Self::WatchStream>, Status> {
-        Ok(Response::new(self.serve(request.into_inner()).boxed()))
+        let claim = Claim::in_request(&request);
+        Ok(Response::new(self.serve(claim, request.into_inner()).boxed()))
     }
 }
 
@@ -91,6 +100,8 @@ struct WatchCall<S> {
     out: VecDeque<WatchResponse>,
     header: ResponseHeader,
     fragment_bytes: usize,
+    access: Access,
+    claim: Claim,
 }
 
 impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> WatchCall<S> {
@@ -143,8 +154,10 @@ impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> WatchCall<S> {
 
     fn create(&mut self, request: WatchCreateRequest) {
         let shape = Shape { prev_kv: request.prev_kv, fragment: request.fragment };
+        let denied = self.denied(&request);
         let refusal = match spec(request) {
             None => None,
+            Some(_) if denied.is_some() => return self.refuse(denied.unwrap_or_default()),
             Some(spec) => match self.stream.create(spec) {
                 Ok(id) => {
                     self.shapes.insert(id, shape);
@@ -155,7 +168,18 @@ impl<S: Stream<Item = Result<WatchRequest, Status>> + Unpin> WatchCall<S> {
                 Err(refusal) => Some(refusal),
             },
         };
-        let cancel_reason = status::cancel_reason(refusal).to_owned();
+        self.refuse(status::cancel_reason(refusal).to_owned());
+    }
+
+    /// Why the client may not watch that; `None` when it may. A token may have ended since the stream began.
+    fn denied(&self, request: &WatchCreateRequest) -> Option<String> {
+        let key = if request.key.is_empty() { &[0][..] } else { &request.key };
+        let caller = self.access.claimed(&self.claim);
+        let judged = caller.and_then(|caller| Ok(caller.reads(key, &request.range_end)?));
+        judged.err().map(|error| status::watch_denied(&error))
+    }
+
+    fn refuse(&mut self, cancel_reason: String) {
         let response = self.response(NO_WATCHER, self.stream.revision());
         self.out.push_back(WatchResponse { created: true, canceled: true, cancel_reason, ..response });
     }

@@ -88,9 +88,9 @@ pub(super) fn give_runs(
 /// The buckets of etcd 3.7, in order.
 const BUCKETS: [&str; 10] = [
     "alarm",
-    "auth",
-    "authRoles",
-    "authUsers",
+    schema::AUTH,
+    schema::ROLES,
+    schema::USERS,
     "cluster",
     schema::KEY,
     schema::LEASE,
@@ -137,7 +137,9 @@ fn small(captured: &Captured, last: i64, bucket: &str) -> Vec<Pair> {
     let pair = |key: &[u8], value: Vec<u8>| (key.to_vec(), value);
     let mut pairs = match bucket {
         "alarm" => captured.alarms.iter().copied().map(schema::alarm).collect(),
-        "auth" => vec![pair(b"authRevision", 1_u64.to_be_bytes().to_vec())],
+        schema::AUTH => schema::auth(&captured.users),
+        schema::ROLES => captured.users.roles().map(|(name, may)| schema::role(name, may)).collect(),
+        schema::USERS => captured.users.users().map(|(name, user)| schema::user(name, user)).collect(),
         "cluster" => vec![
             pair(b"clusterVersion", ETCD_CLUSTER_VERSION.into()),
             pair(b"downgrade", br#"{"target-version":"","enabled":false}"#.to_vec()),

@@ -51,11 +51,6 @@ pub enum RestoreError {
         /// What is wrong.
         what: &'static str,
     },
-    /// The backup has users and roles switched on. eddy has none, so the restored replica would be open to everybody.
-    #[error(
-        "access to it is controlled by users and roles, which eddy does not have: give --without-users to drop them"
-    )]
-    Users,
     /// The keys in it make no store.
     #[error(transparent)]
     Keys(#[from] RefoundError),
@@ -86,7 +81,7 @@ pub struct Wanted {
     pub genesis: Genesis,
     /// By how much the revision goes up at least.
     pub bump: u64,
-    /// Whether users and roles may be dropped.
+    /// Whether users and roles are dropped: everybody may do everything then.
     pub without_users: bool,
 }
 
@@ -160,13 +155,16 @@ impl Backup {
             return Err(RestoreError::NotEmpty(data_dir.to_owned()));
         }
         let mut refounder = Refounder::new(wanted.identity, &wanted.genesis)?;
-        let (leases, newest) = self.survey(wanted.without_users)?;
+        let (leases, newest) = self.survey()?;
         let above = i64::try_from(wanted.bump).ok().and_then(|bump| newest.revision.checked_add(bump));
         let above = above.ok_or(RestoreError::Bump(newest.revision))?;
         let mut making = Making::begin(data_dir, options)?;
         let mut written = Written { making: &mut making, bytes: 0 };
         for (id, ttl_s) in &leases {
             refounder.lease(*id, *ttl_s);
+        }
+        if !wanted.without_users {
+            self.take_users(&mut refounder)?;
         }
         let without_lease = self.take(&mut refounder, &newest, &leases, &mut written)?;
         let goes_on_at = refounder.finish(Revision::new(above))?;
@@ -182,19 +180,9 @@ impl Backup {
     }
 
     /// Reads all but the values.
-    fn survey(&self, without_users: bool) -> Result<(HashMap<LeaseId, i64>, Newest), RestoreError> {
+    fn survey(&self) -> Result<(HashMap<LeaseId, i64>, Newest), RestoreError> {
         let (mut database, buckets) = self.database()?;
         let (keys, meta) = (bucket(&buckets, schema::KEY)?, bucket(&buckets, schema::META)?);
-        if let Some(auth) = buckets.get(&b"auth"[..]) {
-            let mut enabled = false;
-            database.each(auth, |key, value| {
-                enabled |= key == b"authEnabled" && value == [1];
-                Ok::<(), RestoreError>(())
-            })?;
-            if enabled && !without_users {
-                return Err(RestoreError::Users);
-            }
-        }
         let mut leases = HashMap::new();
         if let Some(bucket) = buckets.get(schema::LEASE.as_bytes()) {
             database.each(bucket, |_, value| {
@@ -225,6 +213,35 @@ impl Backup {
             Ok::<(), RestoreError>(())
         })?;
         Ok((leases, newest))
+    }
+
+    /// Takes the users and roles over.
+    fn take_users(&self, refounder: &mut Refounder) -> Result<(), RestoreError> {
+        let (mut database, buckets) = self.database()?;
+        if let Some(bucket) = buckets.get(schema::ROLES.as_bytes()) {
+            database.each(bucket, |_, value| {
+                let (name, may) = schema::stored_role(value).ok_or(content(schema::ROLES, "a role is none"))?;
+                refounder.role(name, may);
+                Ok::<(), RestoreError>(())
+            })?;
+        }
+        if let Some(bucket) = buckets.get(schema::USERS.as_bytes()) {
+            database.each(bucket, |_, value| {
+                let user = schema::stored_user(value).ok_or(content(schema::USERS, "a user is none"))?;
+                let (name, password, roles) = user;
+                refounder.user(name, password, roles);
+                Ok::<(), RestoreError>(())
+            })?;
+        }
+        if let Some(bucket) = buckets.get(schema::AUTH.as_bytes()) {
+            database.each(bucket, |key, value| {
+                if key == schema::AUTH_ENABLED && value == [1] {
+                    refounder.enable_auth();
+                }
+                Ok::<(), RestoreError>(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Takes the last version of each key over. Tells how many of them lost their lease.

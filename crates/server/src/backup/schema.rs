@@ -1,6 +1,11 @@
 //! What stands in which bucket of etcd's database, and how keys and values are encoded there.
 
-use eddy_crdt::{Alarm, AlarmKind, LeaseId, Member, Revision, StoredVersion};
+use bytes::Bytes;
+use eddy_crdt::{
+    Alarm, AlarmKind, LeaseId, Member, Permission, PermissionRange, Revision, Right, StoredVersion, User, Users,
+};
+use eddy_proto::authpb;
+use eddy_proto::authpb::permission::Type;
 use eddy_proto::etcdserverpb::{AlarmMember, AlarmType};
 use eddy_proto::mvccpb::KeyValue;
 use prost::Message;
@@ -13,6 +18,15 @@ pub const META: &str = "meta";
 /// The bucket of leases.
 pub const LEASE: &str = "lease";
 
+/// The bucket that says whether calls need a user.
+pub const AUTH: &str = "auth";
+/// The bucket of roles.
+pub const ROLES: &str = "authRoles";
+/// The bucket of users.
+pub const USERS: &str = "authUsers";
+
+/// In `auth`: whether calls need a user.
+pub const AUTH_ENABLED: &[u8] = b"authEnabled";
 /// In `meta`: how far the last compaction was asked for.
 pub const COMPACTING: &[u8] = b"scheduledCompactRev";
 /// In `meta`: how far the last compaction was done.
@@ -100,6 +114,64 @@ pub fn alarm(alarm: Alarm) -> Pair {
         AlarmKind::Unknown(kind) => kind,
     };
     (AlarmMember { member_id: alarm.member.get(), alarm: kind }.encode_to_vec(), vec![])
+}
+
+/// Whether users are needed, and how often users and roles were changed.
+pub fn auth(users: &Users) -> Vec<Pair> {
+    vec![
+        (AUTH_ENABLED.to_vec(), vec![u8::from(users.enabled)]),
+        (b"authRevision".to_vec(), users.revision.to_be_bytes().to_vec()),
+    ]
+}
+
+/// A user in its bucket.
+pub fn user(name: &str, user: &User) -> Pair {
+    let stored = authpb::User {
+        name: name.as_bytes().to_vec().into(),
+        password: user.password.clone().unwrap_or_default(),
+        roles: user.roles.iter().cloned().collect(),
+        options: Some(authpb::UserAddOptions { no_password: user.password.is_none() }),
+    };
+    (name.into(), stored.encode_to_vec())
+}
+
+/// Reads a user: its name, the hash of its password, its roles.
+pub fn stored_user(value: &[u8]) -> Option<(String, Option<Bytes>, Vec<String>)> {
+    let user = authpb::User::decode(Bytes::copy_from_slice(value)).ok()?;
+    let no_password = user.options.is_some_and(|options| options.no_password);
+    Some((String::from_utf8(user.name.into()).ok()?, (!no_password).then_some(user.password), user.roles))
+}
+
+/// A role in its bucket.
+pub fn role(name: &str, permissions: &[Permission]) -> Pair {
+    let permission = |Permission { range, right }: &Permission| authpb::Permission {
+        perm_type: match right {
+            Right::Read => Type::Read,
+            Right::Write => Type::Write,
+            Right::ReadWrite => Type::Readwrite,
+        }
+        .into(),
+        key: range.key.clone(),
+        range_end: range.range_end.clone(),
+    };
+    let key_permission = permissions.iter().map(permission).collect();
+    let stored = authpb::Role { name: name.as_bytes().to_vec().into(), key_permission };
+    (name.into(), stored.encode_to_vec())
+}
+
+/// Reads a role: its name, and what it may do.
+pub fn stored_role(value: &[u8]) -> Option<(String, Vec<Permission>)> {
+    let role = authpb::Role::decode(Bytes::copy_from_slice(value)).ok()?;
+    let permission = |permission: authpb::Permission| {
+        let right = match Type::try_from(permission.perm_type).ok()? {
+            Type::Read => Right::Read,
+            Type::Write => Right::Write,
+            Type::Readwrite => Right::ReadWrite,
+        };
+        Some(Permission { range: PermissionRange { key: permission.key, range_end: permission.range_end }, right })
+    };
+    let permissions = role.key_permission.into_iter().map(permission).collect::<Option<_>>()?;
+    Some((String::from_utf8(role.name.into()).ok()?, permissions))
 }
 
 /// A member in its bucket.

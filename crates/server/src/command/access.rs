@@ -6,11 +6,17 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use eddy_proto::admin::admin_client::AdminClient;
+use eddy_proto::etcdserverpb::AuthenticateRequest;
+use eddy_proto::etcdserverpb::auth_client::AuthClient;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tonic::metadata::AsciiMetadataValue;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
+use tonic::{Request, Status};
 
 use crate::config::url::Url;
 use crate::peer::Dialer;
@@ -30,7 +36,26 @@ pub(super) struct Access {
     /// PEM key of --cert.
     #[arg(long, requires = "cert")]
     key: Option<PathBuf>,
+    /// Name and password of a user, where authentication is enabled, with a colon between them.
+    #[arg(long, value_name = "NAME:PASSWORD", env = "EDDY_USER", hide_env_values = true)]
+    user: Option<String>,
 }
+
+/// Shows the user's token with each call.
+#[derive(Clone)]
+pub(super) struct ShowsToken(Option<AsciiMetadataValue>);
+
+impl Interceptor for ShowsToken {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// What asks the admin service.
+pub(super) type Admin = AdminClient<InterceptedService<Channel, ShowsToken>>;
 
 impl Access {
     /// The endpoints.
@@ -75,8 +100,20 @@ impl Access {
     }
 }
 
-/// A connection to the admin service of one replica.
-pub(super) async fn admin(dialer: &Dialer, url: &Url) -> anyhow::Result<AdminClient<Channel>> {
-    let channel = dialer.connect(url).await.map_err(anyhow::Error::msg);
-    Ok(AdminClient::new(channel.with_context(|| url.to_string())?))
+impl Access {
+    /// A connection to the admin service of one replica, as the user that is named.
+    pub(super) async fn admin(&self, dialer: &Dialer, url: &Url) -> anyhow::Result<Admin> {
+        let channel = dialer.connect(url).await.map_err(anyhow::Error::msg).with_context(|| url.to_string())?;
+        let token = match &self.user {
+            None => None,
+            Some(user) => {
+                let (name, password) = user.split_once(':').context("--user is NAME:PASSWORD")?;
+                let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
+                let answer = AuthClient::new(channel.clone()).authenticate(request).await;
+                let answer = answer.map_err(|status| anyhow::anyhow!("{url}: {}", status.message()))?;
+                Some(answer.into_inner().token.parse().context("a token that no metadata holds")?)
+            }
+        };
+        Ok(AdminClient::with_interceptor(channel, ShowsToken(token)))
+    }
 }

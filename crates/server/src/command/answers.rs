@@ -3,12 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use eddy_proto::admin::admin_client::AdminClient;
 use serde_json::Value;
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::access::{Access, admin};
+use super::access::{Access, Admin};
 use super::output::say;
 
 /// How long a replica may take to answer.
@@ -24,13 +22,13 @@ impl<T> Answers<T> {
     /// When the endpoints or certificates cannot be used.
     pub(super) async fn of(
         access: &Access,
-        question: impl AsyncFn(AdminClient<Channel>) -> Result<Response<T>, Status>,
+        question: impl AsyncFn(Admin) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<Self> {
         let dialer = access.dialer()?;
         let mut answers = vec![];
         for url in access.urls()? {
             let ask = async {
-                let answer = question(admin(&dialer, &url).await?).await;
+                let answer = question(access.admin(&dialer, &url).await?).await;
                 answer.map(Response::into_inner).map_err(|status| anyhow::anyhow!("{}", status.message()))
             };
             let answer = match tokio::time::timeout(TIMEOUT, ask).await {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use eddy_proto::admin::DeclareRequest;
 
-use super::access::{Access, admin};
+use super::access::Access;
 use super::output::say;
 
 #[derive(clap::Args, Debug)]
@@ -22,7 +22,7 @@ pub(super) async fn run(args: &DeclareArgs) -> anyhow::Result<ExitCode> {
     let dialer = args.access.dialer()?;
     let mut last = None;
     for url in args.access.urls()? {
-        let mut admin = match admin(&dialer, &url).await {
+        let mut admin = match args.access.admin(&dialer, &url).await {
             Ok(admin) => admin,
             Err(error) => {
                 last = Some(error);

@@ -43,7 +43,7 @@ pub(super) struct RestoreArgs {
     /// Take a file without its hash, such as one out of a data dir of etcd.
     #[arg(long)]
     skip_hash_check: bool,
-    /// Take a backup with users and roles, and drop these.
+    /// Drop the users and roles of the backup: everybody may do everything then.
     #[arg(long)]
     without_users: bool,
     /// Where Kubernetes keeps its objects.

@@ -112,6 +112,12 @@ pub struct Config {
     pub client_tls: TlsFiles,
     /// TLS towards peers.
     pub peer_tls: TlsFiles,
+    /// `simple`, or `jwt` with its options.
+    pub auth_token: String,
+    /// How long a simple token lasts that is not used, seconds.
+    pub auth_token_ttl_s: u64,
+    /// How slow the hashes of passwords are made.
+    pub bcrypt_cost: u64,
     /// Go names of allowed TLS 1.2 cipher suites; empty for the default.
     pub cipher_suites: Vec<String>,
     /// `TLS1.2`, `TLS1.3` or empty.
@@ -218,6 +224,9 @@ impl Default for Config {
             tls_min_version: "TLS1.2".to_owned(),
             tls_max_version: String::new(),
             self_signed_cert_validity: 1,
+            auth_token: "simple".to_owned(),
+            auth_token_ttl_s: 300,
+            bcrypt_cost: 10,
             cors: vec!["*".to_owned()],
             host_whitelist: vec!["*".to_owned()],
             auto_compaction_mode: "periodic".to_owned(),

@@ -11,6 +11,7 @@ use http_body_util::Full;
 
 use self::health::{Check, Health};
 use crate::admin::Admin;
+use crate::auth::Claim;
 use crate::config::Config;
 use crate::limits;
 use crate::metrics::Metrics;
@@ -42,6 +43,8 @@ pub struct HttpRequest<'a> {
     pub origin: Option<&'a str>,
     /// Whether the connection is encrypted.
     pub tls: bool,
+    /// Whose request it is.
+    pub claim: Claim,
 }
 
 /// Everything that answers plain HTTP requests.
@@ -126,8 +129,8 @@ impl Endpoints {
                 let health = health::health(&*self.health, &query).await;
                 self.health_response(&health)
             }
-            (Surface::Client, "/eddy/v1/status") => self.tell(request, Admin::status_json),
-            (Surface::Client, "/eddy/v1/merges") => self.tell(request, Admin::merges_json),
+            (Surface::Client, "/eddy/v1/status") => self.tell_user(request, false, Admin::status_json),
+            (Surface::Client, "/eddy/v1/merges") => self.tell_user(request, true, Admin::merges_json),
             (Surface::Peer, "/members") => self.members(request),
             (Surface::Client | Surface::Metrics, path) => match Check::find(path) {
                 Some(_) if request.method != Method::GET => {
@@ -138,6 +141,22 @@ impl Endpoints {
                 None => not_found(),
             },
             (Surface::Peer, _) => not_found(),
+        }
+    }
+
+    /// Tells users, or only root.
+    fn tell_user(
+        &self,
+        request: &HttpRequest<'_>,
+        only_root: bool,
+        what: impl FnOnce(&Admin) -> serde_json::Value,
+    ) -> HttpResponse {
+        match self.admin.as_ref().map(|admin| admin.permits(&request.claim, only_root)) {
+            Some(Err(denied)) if denied.code() == tonic::Code::PermissionDenied => {
+                error(StatusCode::FORBIDDEN, denied.message())
+            }
+            Some(Err(denied)) => error(StatusCode::UNAUTHORIZED, denied.message()),
+            _ => self.tell(request, what),
         }
     }
 

@@ -17,6 +17,7 @@ use tower::Service;
 use super::opening::Opening;
 use super::setup::{Peer, Setup};
 use crate::api::status;
+use crate::auth::Claim;
 use crate::gateway::{Gateway, GatewayBody};
 use crate::grpc::GrpcBody;
 use crate::http::{self as endpoints, HttpRequest, Surface};
@@ -31,13 +32,16 @@ const UNREAD_BODY_WAIT: Duration = Duration::from_secs(1);
 pub(super) async fn answer(
     setup: Arc<Setup>,
     peer: Peer,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let content = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let http2 = request.version() == http::Version::HTTP_2;
     let only_grpc = setup.http.is_none();
     let is_grpc = http2 && (only_grpc || content.starts_with(b"application/grpc"));
     if is_grpc && setup.grpc {
+        if let Some(name) = &peer.common_name {
+            request.extensions_mut().insert(name.clone());
+        }
         return Ok(match setup.services.clients.get() {
             Some(clients) => clients.grpc.call(request, peer.address).await.map(ResponseBody::Grpc),
             None => status::not_joined().into_http().map(ResponseBody::Peer),
@@ -68,7 +72,8 @@ async fn plain(setup: Arc<Setup>, peer: Peer, request: Request<Incoming>) -> Res
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str())).unwrap_or("");
     let origin = head.headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
-    let request = HttpRequest { method: &head.method, uri: &head.uri, host, origin, tls: peer.tls };
+    let claim = Claim::of_http(&head.headers, peer.common_name.as_ref());
+    let request = HttpRequest { method: &head.method, uri: &head.uri, host, origin, tls: peer.tls, claim };
     let Some(clients) = setup.services.clients.get() else {
         drain(body).await;
         let text = status::not_joined();

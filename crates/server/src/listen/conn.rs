@@ -23,7 +23,8 @@ use super::calls::{Calls, Driven};
 use super::pings::Pings;
 use super::setup::{Peer, Setup, remote};
 use super::sniff::Sniffed;
-use crate::tls::san;
+use crate::auth::CommonName;
+use crate::tls::san::{self, common_name};
 
 /// A TLS handshake that takes longer is given up; etcd's limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,7 +73,7 @@ where
     let limit = setup.limits.header_timeout;
     let first = until_stop(&setup.stop, timeout(limit, stream.is_tls())).await;
     let Some(Ok(Ok(encrypted))) = first else { return };
-    let peer = Peer { address, tls: encrypted };
+    let peer = Peer { address, tls: encrypted, common_name: None };
     if !encrypted {
         // Like etcd's multiplexer: what is not served here is closed without a word.
         if setup.plain {
@@ -86,7 +87,7 @@ where
     }
 }
 
-async fn handshake<S>(setup: Arc<Setup>, tls: Arc<ServerConfig>, stream: S, peer: Peer)
+async fn handshake<S>(setup: Arc<Setup>, tls: Arc<ServerConfig>, stream: S, mut peer: Peer)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -101,6 +102,7 @@ where
             {
                 return setup.rejected(Some(address), &error.to_string());
             }
+            peer.common_name = shown.filter(|_| setup.names_users).and_then(common_name).map(CommonName);
             http(setup, stream, peer).await;
         }
         Some(Ok(Err(err))) if err.kind() == std::io::ErrorKind::UnexpectedEof => {

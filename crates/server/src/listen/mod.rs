@@ -67,6 +67,8 @@ struct Listener {
     http: Option<Surface>,
     /// Whether a client certificate must be for the host it is shown from.
     checks_san: bool,
+    /// Whether the common name of a client's certificate is a user.
+    names_users: bool,
 }
 
 /// All sockets, bound before anything else starts: an address in use must not be found out half-way.
@@ -125,7 +127,9 @@ impl Sockets {
         let socket = open(config, url).await.map_err(|source| BindError::Listen { url: url.clone(), source })?;
         let peers = &config.peer_tls;
         let checks_san = http == Some(Surface::Peer) && peers.client_cert_auth && !peers.skip_client_san_verify;
-        self.listeners.push(Listener { socket, address, tls, plain: !secure, grpc, http, checks_san });
+        let names_users = http != Some(Surface::Peer) && config.client_tls.client_cert_auth;
+        let plain = !secure;
+        self.listeners.push(Listener { socket, address, tls, plain, grpc, http, checks_san, names_users });
         Ok(())
     }
 
@@ -255,6 +259,7 @@ async fn accept_loop(
         grpc: listener.grpc,
         http: listener.http,
         checks_san: listener.checks_san,
+        names_users: listener.names_users,
         refused: parking_lot::Mutex::default(),
         limits,
         services,

@@ -9,6 +9,7 @@ use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use crate::auth::CommonName;
 use crate::config::Config;
 use crate::gateway::Gateway;
 use crate::grpc::Grpc;
@@ -103,6 +104,8 @@ pub(super) struct Setup {
     pub(super) http: Option<Surface>,
     /// Whether a client certificate must be for the host it is shown from.
     pub(super) checks_san: bool,
+    /// Whether the common name of a client's certificate is a user.
+    pub(super) names_users: bool,
     /// Why peers were refused so far: a peer comes again every other second, and each reason is logged once.
     pub(super) refused: Mutex<Troubles>,
     pub(super) limits: ConnLimits,
@@ -140,4 +143,6 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// Whether the connection is encrypted.
     pub tls: bool,
+    /// The common name of the certificate that a client showed, where that is a user.
+    pub common_name: Option<CommonName>,
 }

@@ -51,6 +51,7 @@ pub(crate) fn cost(command: &Command) -> u64 {
         | Command::MemberPromote(_)
         | Command::MemberPublish { .. }
         | Command::Declare { .. }
+        | Command::Auth(_)
         | Command::Leap => 0,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use eddy_crdt::{Alarm, BackupPoint, LeaseId, Member};
+use eddy_crdt::{Alarm, BackupPoint, LeaseId, Member, Users};
 
 use super::engine::Engine;
 use super::error::NodeError;
@@ -22,6 +22,8 @@ pub struct Captured {
     pub alarms: Vec<Alarm>,
     /// All members, also those that were removed.
     pub members: Vec<Member>,
+    /// The users and roles.
+    pub users: Arc<Users>,
     /// What stands for raft's index.
     pub index: u64,
     /// What stands for raft's term.
@@ -57,6 +59,7 @@ impl Captured {
             leases: replica.backup_leases().collect(),
             alarms: replica.alarms().collect(),
             members: replica.members().cloned().collect(),
+            users: Arc::clone(replica.users()),
             index: replica.next_number().saturating_sub(1),
             term,
             _hold: None,

@@ -4,8 +4,8 @@ use std::future::Future;
 
 use eddy_crdt::merge::CounterRule;
 use eddy_crdt::{
-    Alarm, AlarmKind, Command, DeleteOp, DeleteReply, LeaseId, Member, PutOp, PutReply, ReplicaId, Reply, Revision,
-    Txn, TxnReply,
+    Alarm, AlarmKind, AuthCommand, Command, DeleteOp, DeleteReply, LeaseId, Member, PutOp, PutReply, ReplicaId, Reply,
+    Revision, Txn, TxnReply,
 };
 use tokio::sync::oneshot;
 
@@ -142,6 +142,11 @@ impl Handle {
         client_urls: Vec<String>,
     ) -> impl Future<Output = Result<Vec<Member>, NodeError>> + Send {
         self.change_members(Command::MemberPublish { name, client_urls })
+    }
+
+    /// Changes users or roles; tells the revision then.
+    pub fn auth(&self, command: AuthCommand) -> impl Future<Output = Result<Revision, NodeError>> + Send {
+        self.submit(Command::Auth(command), reply!(Reply::Auth { revision } => revision))
     }
 
     /// Declares which fields are counters from now on. Tells the number of the rules that follow from that.

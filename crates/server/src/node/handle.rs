@@ -7,7 +7,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::{
-    Alarm, Identity, LeaseId, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Revision, Tally, Txn, TxnReply,
+    Alarm, Identity, Key, LeaseId, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Revision, Tally, Txn, TxnReply,
+    Users,
 };
 use tokio::sync::oneshot;
 
@@ -74,6 +75,32 @@ impl Handle {
         self.engine.metrics.done(&tally);
         self.engine.note_applied(since, "read-only txn ", || slow::read_txn(txn), reply.as_ref().err());
         Ok(reply?)
+    }
+
+    /// The users and roles that are on disk.
+    pub fn users(&self) -> Arc<Users> {
+        Arc::clone(&self.engine.peering.durable.borrow().users)
+    }
+
+    /// The same, if calls need a user.
+    pub fn users_if_enabled(&self) -> Option<Arc<Users>> {
+        self.engine.peering.users_if_enabled()
+    }
+
+    /// The keys that hang on a lease, as they are now.
+    pub fn keys_of_lease(&self, id: LeaseId) -> Vec<Key> {
+        self.engine.replica.read().lease(self.engine.now(), id).map(|lease| lease.keys).unwrap_or_default()
+    }
+
+    /// The keys that hang on any lease, as they are now.
+    pub fn keys_of_leases(&self) -> Vec<Key> {
+        let (replica, now) = (self.engine.replica.read(), self.engine.now());
+        replica.leases(now).filter_map(|(id, _)| replica.lease(now, id)).flat_map(|lease| lease.keys).collect()
+    }
+
+    /// A number of the journal that grows with each change.
+    pub fn journal_number(&self) -> u64 {
+        *self.engine.durable_number.borrow()
     }
 
     /// Waits until everything before that journal number is durable.

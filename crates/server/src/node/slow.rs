@@ -43,6 +43,7 @@ pub(super) fn kind(command: &Command) -> &'static str {
         Command::LeaseRenew(_) => "lease_keep_alive",
         Command::SetAlarm { .. } => "alarm",
         Command::Declare { .. } => "declare rules",
+        Command::Auth(_) => "a change of users or roles",
         Command::Leap => "leap",
         _ => "member",
     }

@@ -194,7 +194,7 @@ impl StorageThread {
         let engine = &self.engine;
         engine.durable.store(flush.revision.get(), Ordering::Release);
         engine.published_groups.store(flush.number, Ordering::Release);
-        // A client that is told of a change of the members must find the members changed.
+        // A client that is told of a change of the members or of users must find them changed.
         if let Some(durable) = flush.durable.take_if(|durable| engine.peering.changes_members(durable)) {
             engine.peering.publish(durable);
         }

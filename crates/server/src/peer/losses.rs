@@ -18,11 +18,12 @@ pub(crate) fn rule_name(rule: &Rule) -> &'static str {
         Rule::LastWriter => "last-writer",
         Rule::LongestLease => "longest-lease",
         Rule::ContestedBirth => "contested-birth",
+        Rule::FewerRights => "fewer-rights",
     }
 }
 
 /// All rules, as [`rule_name`] has them.
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     Rule::DeletedIncarnation,
     Rule::OutlivedDelete,
     Rule::CreatedFirst,
@@ -31,6 +32,7 @@ const RULES: [Rule; 8] = [
     Rule::LastWriter,
     Rule::LongestLease,
     Rule::ContestedBirth,
+    Rule::FewerRights,
 ];
 
 /// Shows the counters of all rules at zero. A counter that begins with its first loss shows no increase, so no alert

@@ -22,6 +22,7 @@ use crate::config::TlsFiles;
 #[derive(Debug)]
 pub(super) struct Verifier {
     webpki: Arc<dyn ClientCertVerifier>,
+    roots: Vec<CertificateDer<'static>>,
     crl_file: Option<PathBuf>,
     allowed_cns: Vec<String>,
     allowed_hostnames: Vec<String>,
@@ -35,7 +36,8 @@ impl Verifier {
         let path = &files.trusted_ca_file;
         let invalid = |reason: String| TlsError::Parse { path: path.clone(), reason };
         let mut roots = RootCertStore::empty();
-        for cert in read_certs(path)? {
+        let certs = read_certs(path)?;
+        for cert in certs.clone() {
             roots.add(cert).map_err(|err| invalid(err.to_string()))?;
         }
         let webpki = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
@@ -44,6 +46,7 @@ impl Verifier {
         let crl_file = Some(files.crl_file.clone()).filter(|path| !path.as_os_str().is_empty());
         Ok(Arc::new(Verifier {
             webpki,
+            roots: certs,
             crl_file,
             allowed_cns: files.allowed_cns.clone(),
             allowed_hostnames: files.allowed_hostnames.clone(),
@@ -82,7 +85,14 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.webpki.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = match self.webpki.verify_client_cert(end_entity, intermediates, now) {
+            // As in Go, who has the key of a trusted root needs no other certificate.
+            Err(Error::InvalidCertificate(_)) if self.roots.iter().any(|root| root == end_entity) => {
+                is_valid_root(&parse(end_entity)?, now)?;
+                ClientCertVerified::assertion()
+            }
+            verified => verified?,
+        };
         if !self.name_is_allowed(end_entity)? {
             return Err(other("client certificate authentication failed"));
         }
@@ -118,6 +128,23 @@ impl ClientCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.webpki.supported_verify_schemes()
+    }
+}
+
+/// Checks that a root which is shown as a client's certificate is good now, and for clients.
+fn is_valid_root(cert: &X509Certificate<'_>, now: UnixTime) -> Result<(), Error> {
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let invalid = |error| Err(Error::InvalidCertificate(error));
+    if now < cert.validity().not_before.timestamp() {
+        return invalid(CertificateError::NotValidYet);
+    }
+    if now > cert.validity().not_after.timestamp() {
+        return invalid(CertificateError::Expired);
+    }
+    match cert.extended_key_usage() {
+        Ok(Some(usage)) if !usage.value.client_auth && !usage.value.any => invalid(CertificateError::InvalidPurpose),
+        Ok(_) => Ok(()),
+        Err(_) => invalid(CertificateError::BadEncoding),
     }
 }
 

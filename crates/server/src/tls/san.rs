@@ -3,6 +3,7 @@
 //! translation.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
@@ -46,6 +47,12 @@ fn hosts(cert: &CertificateDer<'_>) -> Option<Hosts> {
         }
     }
     Some(hosts)
+}
+
+/// The common name of a certificate; of several the last one counts, as in Go.
+pub(crate) fn common_name(cert: &CertificateDer<'_>) -> Option<Arc<str>> {
+    let (_, cert) = X509Certificate::from_der(cert).ok()?;
+    cert.subject().iter_common_name().last()?.as_str().ok().map(Arc::from)
 }
 
 /// Checks that the certificate may be shown from that address. A certificate that names no hosts, or a wildcard, may be

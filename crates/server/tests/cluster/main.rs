@@ -26,4 +26,5 @@ mod rules;
 mod security;
 mod spaces;
 mod sync;
+mod users;
 mod watching;

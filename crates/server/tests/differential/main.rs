@@ -8,7 +8,7 @@
 //! - `EDDY_DIFF_PAIRS`: pairs of servers at a time
 //! - `EDDY_DIFF_FAILURES`: how many failures are shrunk before it stops
 //! - `EDDY_DIFF_RESTARTED`: requests around restarts (default 2000)
-//! - `EDDY_DIFF_ONLY=FILE`: replays one sequence and nothing else; `EDDY_DIFF_ONLY=gateway`: the JSON gateway alone
+//! - `EDDY_DIFF_ONLY=FILE`: replays one sequence and nothing else; `gateway`, `users`: the JSON gateway or users and roles alone
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -24,6 +24,7 @@ mod shrink;
 mod streams;
 mod tally;
 mod ties;
+mod users;
 
 use std::{
     env,
@@ -73,8 +74,12 @@ async fn run() -> Result<bool> {
     if only.as_deref().is_none_or(|only| only == "gateway") {
         println!("JSON gateway: {} requests alike", gateway::compare(&binaries).await?);
     }
+    if only.as_deref().is_none_or(|only| only == "users") {
+        let seed = number("EDDY_DIFF_SEED", 1)?;
+        println!("users and roles: {} calls alike", users::compare(&binaries, seed).await?);
+    }
     if let Some(file) = only {
-        if file == "gateway" {
+        if file == "gateway" || file == "users" {
             return Ok(true);
         }
         return replay_one(&binaries, Path::new(&file)).await;

@@ -15,6 +15,7 @@ use crate::store::history::{ChangedKeys, History};
 use crate::store::index::Content;
 use crate::store::state::{Position, State};
 use crate::store::system::{self, SystemKey, SystemValue};
+use crate::store::users::Users;
 use crate::words::chain::Chain;
 use crate::words::clock::{Clock, Now};
 use crate::words::id::{Dot, Identity, Origin};
@@ -316,6 +317,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Dama
     replica.rules = Arc::new(replica.read_rules(&state.system, std::iter::empty())?);
     state.local = replica.rules.first().local_keys();
     replica.membership.members = Members::read(&state.system);
+    replica.users = Arc::new(Users::read(&state.system));
     state.shared = replica.membership.members.iter().nth(1).is_some();
     for (key, versions) in state.index.iter() {
         let Some(newest) = versions.last() else { continue };

@@ -11,3 +11,4 @@ mod rules;
 mod slices;
 mod spaces;
 mod stories;
+mod users;

@@ -1,7 +1,7 @@
 //! Random histories.
 
 use bytes::Bytes;
-use eddy_crdt::{Command, Input, LeaseId, Op, Txn};
+use eddy_crdt::{AuthCommand, Command, Input, LeaseId, Op, Permission, PermissionRange, Right, Txn};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -35,6 +35,28 @@ fn value(rng: &mut SmallRng, key: &str) -> String {
     n.to_string()
 }
 
+fn auth_command(rng: &mut SmallRng) -> AuthCommand {
+    let user = ["root", "u"][rng.random_range(0..2)].to_owned();
+    let role = ["root", "r"][rng.random_range(0..2)].to_owned();
+    let range = PermissionRange { key: "a".into(), range_end: "b".into() };
+    let password = || format!("p{}", user.len()).into();
+    match rng.random_range(0..12) {
+        0 | 1 => AuthCommand::UserAdd { password: Some(password()), name: user },
+        2 => AuthCommand::UserDelete(user),
+        3 => AuthCommand::UserChangePassword { password: password(), name: user },
+        4 | 5 => AuthCommand::UserGrantRole { user, role },
+        6 => AuthCommand::UserRevokeRole { user, role },
+        7 => AuthCommand::RoleAdd(role),
+        8 => AuthCommand::RoleDelete(role),
+        9 => {
+            let right = [Right::Read, Right::Write, Right::ReadWrite][rng.random_range(0..3)];
+            AuthCommand::RoleGrantPermission { role, permission: Some(Permission { range, right }) }
+        }
+        10 => AuthCommand::Enable,
+        _ => AuthCommand::Disable,
+    }
+}
+
 fn command(rng: &mut SmallRng) -> Command {
     let key = |rng: &mut SmallRng| KEYS[rng.random_range(0..KEYS.len())];
     let lease = |rng: &mut SmallRng| rng.random_bool(0.3).then(|| rng.random_range(1..4));
@@ -56,7 +78,8 @@ fn command(rng: &mut SmallRng) -> Command {
             }
             Command::Txn(Txn { success, ..Txn::default() })
         }
-        78..84 => Command::LeaseGrant { id: LeaseId::new(rng.random_range(1..4)), ttl: rng.random_range(1..20) },
+        78..81 => Command::Auth(auth_command(rng)),
+        81..84 => Command::LeaseGrant { id: LeaseId::new(rng.random_range(1..4)), ttl: rng.random_range(1..20) },
         84..87 => Command::LeaseRevoke(LeaseId::new(rng.random_range(1..4))),
         87..91 => Command::LeaseRenew(LeaseId::new(rng.random_range(1..4))),
         91..96 => Command::Compact(rng.random_range(1..40)),

@@ -1,7 +1,6 @@
 //! Members, and users, of whom there are none.
 
 use eddy_proto::etcdserverpb as pb;
-use eddy_proto::etcdserverpb::auth_client::AuthClient;
 use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
 use tonic::Code;
 
@@ -55,16 +54,4 @@ async fn members_are_told_and_changed_as_in_etcd() {
     let not_ready = "etcdserver: can only promote a learner member which is in sync with leader".to_owned();
     let promoted = cluster.member_promote(pb::MemberPromoteRequest { id: again.id }).await;
     assert_eq!(error(promoted), (Code::FailedPrecondition, not_ready));
-}
-
-#[tokio::test]
-async fn authentication_is_disabled() {
-    let served = Served::start().await;
-    let mut auth = AuthClient::new(served.channel.clone());
-    let disabled = auth.auth_status(pb::AuthStatusRequest {}).await.unwrap().into_inner();
-    assert_eq!(disabled, pb::AuthStatusResponse { header: header(1), enabled: false, auth_revision: 1 });
-    let off = (Code::FailedPrecondition, "etcdserver: authentication is not enabled".to_owned());
-    assert_eq!(error(auth.authenticate(pb::AuthenticateRequest::default()).await), off);
-    let missing = (Code::Unimplemented, "eddy: not built yet: users and roles (Auth)".to_owned());
-    assert_eq!(error(auth.user_add(pb::AuthUserAddRequest::default()).await), missing);
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use eddy_crdt::{Birth, ClusterId, Founder, Genesis, Identity, ReplicaId};
@@ -18,10 +19,12 @@ use tonic::{Code, Status};
 
 use super::cluster::MemberInfo;
 use super::limits::RequestLimits;
+use crate::auth::{Access, Passwords, Tokens};
 use crate::metrics::Metrics;
 use crate::node::{self, Handle, Options};
 use crate::storage::faulty::Disk;
 
+mod auth;
 mod cluster;
 mod kv;
 mod lease;
@@ -68,7 +71,9 @@ impl Served {
         let stop = CancellationToken::new();
         let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let routes = super::routes(&node, limits, member, &stop);
+        let tokens = Tokens::new("simple", Duration::from_secs(300)).unwrap();
+        let access = Access::new(node.clone(), tokens, Passwords::new(4), false);
+        let routes = super::routes(&node, &access, limits, member, &stop);
         tokio::spawn(Server::builder().add_routes(routes).serve_with_incoming(TcpListenerStream::new(listener)));
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         Self { node, disk, channel, stop }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use eddy_crdt::{
-    Birth, ClusterId, Command, Founder, Genesis, Identity, Key, KeyRange, LeaseId, Now, RangeOp, Replica, ReplicaId,
+    AuthCommand, Birth, ClusterId, Command, Founder, Genesis, Identity, Key, KeyRange, LeaseId, Now, Permission,
+    PermissionRange, RangeOp, Replica, ReplicaId, Right,
 };
 use eddy_proto::mvccpb;
 use prost::Message;
@@ -46,6 +47,41 @@ fn restored(file: &Path, data_dir: &Path, wanted: &Wanted) -> (Restored, Replica
 fn all(replica: &Replica) -> Vec<eddy_crdt::KeyValue> {
     let op = RangeOp::all(KeyRange::From(Key::from_static(b"\0")));
     replica.range(&op, replica.revision()).unwrap().kvs
+}
+
+#[test]
+fn a_restored_replica_has_its_users_and_roles() {
+    let mut replica = new_replica();
+    let user = |name: &str, password: Option<&'static str>| AuthCommand::UserAdd {
+        name: name.to_owned(),
+        password: password.map(Into::into),
+    };
+    let grant = |user: &str, role: &str| AuthCommand::UserGrantRole { user: user.to_owned(), role: role.to_owned() };
+    let permission = |key: &'static str, range_end: &'static str, right| AuthCommand::RoleGrantPermission {
+        role: "r".to_owned(),
+        permission: Some(Permission { range: PermissionRange { key: key.into(), range_end: range_end.into() }, right }),
+    };
+    for change in [
+        user("root", Some("hash")),
+        user("bob", None),
+        grant("root", "root"),
+        AuthCommand::RoleAdd("r".to_owned()),
+        permission("a", "", Right::Read),
+        permission("b", "\0", Right::ReadWrite),
+        grant("bob", "r"),
+        AuthCommand::Enable,
+    ] {
+        command(&mut replica, Command::Auth(change));
+    }
+    let replica = Still(replica);
+    let (folder, file) = filed(&taken(&replica).bytes);
+    let (_, found) = restored(&file, &folder.path().join("with"), &wanted(1, &[7]));
+    let (now, before) = (found.users(), replica.0.users());
+    assert!(now.enabled && now.users().eq(before.users()) && now.roles().eq(before.roles()), "{now:?}");
+    assert_eq!((now.users().count(), now.roles().count()), (2, 1));
+    let without = Wanted { without_users: true, ..wanted(1, &[7]) };
+    let (_, found) = restored(&file, &folder.path().join("without"), &without);
+    assert!(found.users().is_empty());
 }
 
 #[test]
@@ -133,8 +169,9 @@ fn what_is_no_whole_backup_is_refused_by_name() {
         of(&[("key", &keys), ("meta", &empty)]),
         "bucket \"key\" is not as etcd writes it: a key is no revision"
     );
-    let enabled = Contents::from([(b"authEnabled".to_vec(), vec![1])]);
-    assert!(of(&[("auth", &enabled), ("key", &empty), ("meta", &empty)]).contains("--without-users"));
+    let users = Contents::from([(b"u".to_vec(), vec![0xff])]);
+    assert!(of(&[("authUsers", &users), ("key", &empty), ("meta", &empty)]).contains("a user is none"));
+    assert!(of(&[("authRoles", &users), ("key", &empty), ("meta", &empty)]).contains("a role is none"));
     let key = |main: i64, kv: mvccpb::KeyValue| {
         let place = VersionPlace { main, sub: 0, tombstone: false };
         let keys = Contents::from([(place.encode(), kv.encode_to_vec())]);

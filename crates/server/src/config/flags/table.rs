@@ -22,7 +22,6 @@ const REFUSED: &str = "Refused";
 const NO_RAFT: &str = "eddy has no raft: no replica waits for another";
 const NO_WAL: &str = "eddy has no write-ahead log and no snapshot files beside its data";
 const NO_BBOLT: &str = "eddy does not keep its data in bbolt";
-const NO_AUTH: &str = "eddy has no users and roles: let TLS certificates decide who may connect";
 const NO_ROTATION: &str = "eddy does not rotate log files: let logrotate do it, with copytruncate";
 const NO_TRACING: &str = "eddy sends no traces";
 const NO_DISCOVERY: &str = "eddy has no discovery service";
@@ -169,6 +168,19 @@ pub static FLAGS: &[Flag] = &[
     text(SECURITY, "cert-file", "", "Certificate shown to clients.", |c, v| to_path(&mut c.client_tls.cert_file, v))
         .flag_only(),
     text(SECURITY, "key-file", "", "Key of --cert-file.", |c, v| to_path(&mut c.client_tls.key_file, v)).flag_only(),
+    text(
+        SECURITY,
+        "auth-token",
+        "simple",
+        "Tokens of users: simple, or jwt with its options (jwt,pub-key=...,priv-key=...,sign-method=...,ttl=...).",
+        |c, v| to_text(&mut c.auth_token, v),
+    ),
+    text(SECURITY, "auth-token-ttl", "300", "Seconds that a simple token lasts when it is not used.", |c, v| {
+        to_u64(&mut c.auth_token_ttl_s, v)
+    }),
+    text(SECURITY, "bcrypt-cost", "10", "How slow the hashes of passwords are made, between 4 and 31.", |c, v| {
+        to_u64(&mut c.bcrypt_cost, v)
+    }),
     boolean(SECURITY, "client-cert-auth", "false", "Clients must show a certificate.", |c, v| {
         to_bool(&mut c.client_tls.client_cert_auth, v)
     })
@@ -316,9 +328,6 @@ pub static FLAGS: &[Flag] = &[
         .warns("eddy has no quorum that a change of members could lose"),
     text(NO_EFFECT, "client-cert-file", "", "", drop_text).flag_only().warns(NOT_A_CLIENT),
     text(NO_EFFECT, "client-key-file", "", "", drop_text).flag_only().warns(NOT_A_CLIENT),
-    text(NO_EFFECT, "auth-token", "simple", "", drop_text).warns(NO_AUTH),
-    text(NO_EFFECT, "bcrypt-cost", "10", "", drop_uint).warns(NO_AUTH),
-    text(NO_EFFECT, "auth-token-ttl", "300", "", drop_uint).warns(NO_AUTH),
     boolean(NO_EFFECT, "enable-pprof", "false", "", drop_bool).warns("eddy has no Go runtime to profile"),
     text(NO_EFFECT, "wal-dir", "", "", drop_text).warns("eddy keeps everything in --data-dir"),
     text(NO_EFFECT, "snapshot-count", "10000", "", drop_uint).warns(NO_WAL),
