@@ -13,6 +13,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tonic::transport::Channel;
 
 use crate::config::url::Url;
+use crate::moving::{Remote, User};
 use crate::peer::Dialer;
 
 /// Which replicas to ask, and how to reach them.
@@ -21,18 +22,64 @@ pub(super) struct Access {
     /// Client URLs, separated by commas; a plain host:port is http.
     #[arg(long, default_value = "http://127.0.0.1:2379", value_delimiter = ',')]
     endpoints: Vec<String>,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Certificates and a key.
+#[derive(Args, Debug)]
+pub(super) struct Files {
     /// PEM bundle that the servers' certificates must chain to.
     #[arg(long)]
-    cacert: Option<PathBuf>,
+    pub(super) cacert: Option<PathBuf>,
     /// PEM certificate to show.
     #[arg(long, requires = "key")]
-    cert: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
     /// PEM key of --cert.
     #[arg(long, requires = "cert")]
-    key: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+/// Who asks, where users are told apart.
+#[derive(Args, Debug)]
+pub(super) struct Asker {
+    /// User of the source, as name or name:password; it needs the role root.
+    #[arg(long)]
+    user: Option<String>,
+    /// Password of --user.
+    #[arg(long, requires = "user", env = "EDDY_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+}
+
+impl Asker {
+    /// The user, if one was named.
+    pub(super) fn user(&self) -> anyhow::Result<Option<User>> {
+        user(self.user.as_deref(), self.password.as_deref())
+    }
+}
+
+/// A user with a password that stands behind its name, or apart.
+pub(super) fn user(named: Option<&str>, password: Option<&str>) -> anyhow::Result<Option<User>> {
+    let Some(named) = named else { return Ok(None) };
+    let (name, password) = match (named.split_once(':'), password) {
+        (_, Some(password)) => (named, password),
+        (Some((name, password)), None) => (name, password),
+        (None, None) => bail!("no password for {named}: give --user name:password, or --password"),
+    };
+    Ok(Some(User { name: name.to_owned(), password: password.to_owned() }))
 }
 
 impl Access {
+    /// Others than the flags name.
+    pub(super) fn of(endpoints: Vec<String>, files: Files) -> Self {
+        Self { endpoints, files }
+    }
+
+    /// Both, for a source or a target that is copied.
+    pub(super) fn remote(&self, user: Option<User>) -> anyhow::Result<Remote> {
+        Ok(Remote { urls: self.urls()?, dialer: self.dialer()?, user })
+    }
+
     /// The endpoints.
     pub(super) fn urls(&self) -> anyhow::Result<Vec<Url>> {
         let urls: Vec<Url> = self
@@ -52,7 +99,7 @@ impl Access {
     /// What connects to them, with the certificates that were given.
     pub(super) fn dialer(&self) -> anyhow::Result<Dialer> {
         let mut roots = RootCertStore::empty();
-        if let Some(path) = &self.cacert {
+        if let Some(path) = &self.files.cacert {
             for cert in CertificateDer::pem_file_iter(path).with_context(|| path.display().to_string())? {
                 roots.add(cert.with_context(|| path.display().to_string())?)?;
             }
@@ -60,7 +107,7 @@ impl Access {
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
-        let mut tls = match (&self.cert, &self.key) {
+        let mut tls = match (&self.files.cert, &self.files.key) {
             (Some(cert), Some(key)) => {
                 let chain = CertificateDer::pem_file_iter(cert)
                     .and_then(Iterator::collect::<Result<Vec<_>, _>>)

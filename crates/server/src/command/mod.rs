@@ -6,6 +6,9 @@ mod access;
 mod answers;
 mod declare;
 mod explain;
+mod export;
+mod founding;
+mod import;
 mod leap;
 mod manual;
 mod merges;
@@ -13,6 +16,7 @@ mod output;
 mod rescue;
 mod restore;
 mod status;
+mod stopping;
 
 pub use output::say;
 
@@ -22,7 +26,19 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// The words that are commands.
-const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore", "explain", "merges", "completions", "man"];
+const NAMES: &[&str] = &[
+    "status",
+    "leap",
+    "declare",
+    "rescue",
+    "restore",
+    "import",
+    "export",
+    "explain",
+    "merges",
+    "completions",
+    "man",
+];
 
 #[derive(Parser, Debug)]
 #[command(name = "eddy", disable_help_subcommand = true)]
@@ -43,6 +59,10 @@ enum Command {
     Rescue(rescue::RescueArgs),
     /// Make a data dir of a backup of eddy or etcd.
     Restore(restore::RestoreArgs),
+    /// Make a data dir that follows a running etcd, until it is told to stop.
+    Import(import::ImportArgs),
+    /// Have a running etcd follow a running eddy, until it is told to stop.
+    Export(export::ExportArgs),
     /// Print what was merged of late and what was given up for it, as a diff.
     Merges(merges::MergesArgs),
     /// Print what eddy knows of a kind of objects.
@@ -86,6 +106,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args),
         Command::Merges(args) => runtime.block_on(merges::run(&args)),
         Command::Restore(args) => runtime.block_on(restore::run(&args)),
+        Command::Import(args) => runtime.block_on(import::run(&args)),
+        Command::Export(args) => runtime.block_on(export::run(&args)),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::Man(args) => manual::man(&args, Cli::command()),
     }

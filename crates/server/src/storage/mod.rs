@@ -34,6 +34,7 @@ mod disk;
 mod error;
 pub mod faulty;
 mod journal;
+pub mod moving;
 mod overlay;
 mod page;
 mod place;
