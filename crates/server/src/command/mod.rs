@@ -1,10 +1,11 @@
-//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`,
+//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy doctor`, `eddy rescue`, `eddy restore`,
 //! `eddy merges`, `eddy explain`, `eddy completions`, `eddy man`. As in etcd, arguments that begin with a dash are flags of
 //! the server, so these words never collide with them.
 
 mod access;
 mod answers;
 mod declare;
+mod doctor;
 mod explain;
 mod export;
 mod founding;
@@ -30,6 +31,7 @@ const NAMES: &[&str] = &[
     "status",
     "leap",
     "declare",
+    "doctor",
     "rescue",
     "restore",
     "import",
@@ -55,6 +57,8 @@ enum Command {
     Leap(leap::LeapArgs),
     /// Declare which fields are counters from now on
     Declare(declare::DeclareArgs),
+    /// Look for what is wrong with the disk of a stopped replica; writes nothing.
+    Doctor(doctor::DoctorArgs),
     /// Export what a stopped replica wrote and has never sent to a peer, as JSON lines.
     Rescue(rescue::RescueArgs),
     /// Make a data dir of a backup of eddy or etcd.
@@ -102,6 +106,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => runtime.block_on(status::run(&args)),
         Command::Leap(args) => runtime.block_on(leap::run(&args)),
         Command::Declare(args) => runtime.block_on(declare::run(&args)),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Merges(args) => runtime.block_on(merges::run(&args)),

@@ -31,6 +31,7 @@ mod current;
 mod cuts;
 mod dir;
 mod disk;
+pub mod doctor;
 mod error;
 pub mod faulty;
 mod journal;

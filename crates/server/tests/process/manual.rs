@@ -10,6 +10,7 @@ use eddy_server::config::flags::FLAGS;
 const COMMANDS: &[&str] = &[
     "completions",
     "declare",
+    "doctor",
     "explain",
     "explain-merge",
     "export",
