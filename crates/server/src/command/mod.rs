@@ -3,6 +3,7 @@
 //! the server, so these words never collide with them.
 
 mod access;
+mod advice;
 mod answers;
 mod declare;
 mod doctor;
