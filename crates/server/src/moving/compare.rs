@@ -9,8 +9,12 @@ use super::remote::Session;
 use crate::api::convert;
 use crate::node::{Handle, NodeError};
 
-/// Keys that are read at once.
+/// Keys that are read first, and at most at once. For each page etcd counts all keys behind it.
 const PAGE: usize = 256;
+const PAGE_MAX: usize = 8192;
+
+/// About how many bytes a page may have, as far as those before tell.
+const PAGE_BYTES: usize = 8 << 20;
 
 /// What was found equal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,20 +33,20 @@ pub(super) struct Page {
 
 /// Reads pages of a store.
 pub(super) trait Pages {
-    /// The keys from `from` on at a revision that were written at `since` or later.
-    async fn page(&self, from: &Key, at: i64, since: i64) -> Result<Page, MoveError>;
+    /// The keys from `from` on at a revision that were written at `since` or later, at most so many.
+    async fn page(&self, from: &Key, at: i64, since: i64, limit: usize) -> Result<Page, MoveError>;
 
     /// etcd's hash over all keys and their history at a revision, and how far that history is compacted.
     async fn hash(&self, at: i64) -> Result<(u32, i64), MoveError>;
 }
 
 impl Pages for Session {
-    async fn page(&self, from: &Key, at: i64, since: i64) -> Result<Page, MoveError> {
+    async fn page(&self, from: &Key, at: i64, since: i64, limit: usize) -> Result<Page, MoveError> {
         let request = pb::RangeRequest {
             key: from.clone(),
             range_end: "\0".into(),
             revision: at,
-            limit: PAGE as i64,
+            limit: limit as i64,
             min_mod_revision: since,
             serializable: true,
             ..Default::default()
@@ -57,10 +61,10 @@ impl Pages for Session {
 }
 
 impl Pages for Handle {
-    async fn page(&self, from: &Key, at: i64, since: i64) -> Result<Page, MoveError> {
+    async fn page(&self, from: &Key, at: i64, since: i64, limit: usize) -> Result<Page, MoveError> {
         let op = RangeOp {
             at: ReadAt::Revision(Revision::new(at)),
-            limit: Some(PAGE),
+            limit: Some(limit),
             bounds: RevisionBounds { min_mod: (since > 0).then(|| Revision::new(since)), ..RevisionBounds::default() },
             ..RangeOp::all(KeyRange::From(from.clone()))
         };
@@ -86,9 +90,10 @@ pub(super) async fn compare(
 ) -> Result<Compared, MoveError> {
     let differs = |what| MoveError::Differs { at, what };
     let (mut from, mut compared) = (Key::from_static(b"\0"), Compared::default());
+    let mut limit = PAGE;
     loop {
-        let theirs = source.page(&from, at, since).await?;
-        let ours = copy.page(&from, at, since).await?;
+        let theirs = source.page(&from, at, since, limit).await?;
+        let ours = copy.page(&from, at, since, limit).await?;
         if compared.keys == 0 {
             compared.keys = theirs.count;
         }
@@ -106,7 +111,9 @@ pub(super) async fn compare(
             let name = missing.map_or(String::new(), |kv| format!(", first of them {}", kv.key.escape_ascii()));
             return Err(differs(format!("{} keys against {}{name}", theirs.count, ours.count)));
         }
-        let Some(last) = theirs.kvs.last().filter(|_| theirs.kvs.len() == PAGE) else { return Ok(compared) };
+        let Some(last) = theirs.kvs.last().filter(|_| theirs.kvs.len() == limit) else { return Ok(compared) };
+        let bytes: usize = theirs.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum();
+        limit = (PAGE_BYTES * limit / bytes.max(1)).clamp(PAGE / 4, PAGE_MAX);
         from = [&last.key[..], &[0]].concat().into();
     }
 }
@@ -123,7 +130,7 @@ pub(super) async fn compare_at_end(
     let theirs = source.hash(at).await.ok().filter(known);
     if theirs.is_some() && theirs == copy.hash(at).await.ok() {
         let first = Key::from_static(b"\0");
-        let (theirs, ours) = (source.page(&first, at, i64::MAX).await?, copy.page(&first, at, i64::MAX).await?);
+        let (theirs, ours) = (source.page(&first, at, i64::MAX, 1).await?, copy.page(&first, at, i64::MAX, 1).await?);
         if theirs.count == ours.count {
             return Ok(Compared { keys: theirs.count, ..Compared::default() });
         }
@@ -157,9 +164,9 @@ mod tests {
     struct Store(Vec<KeyValue>);
 
     impl Pages for Store {
-        async fn page(&self, from: &Key, _at: i64, since: i64) -> Result<Page, MoveError> {
+        async fn page(&self, from: &Key, _at: i64, since: i64, limit: usize) -> Result<Page, MoveError> {
             let rest: Vec<_> = self.0.iter().filter(|kv| kv.key >= *from).cloned().collect();
-            let kvs = rest.iter().filter(|kv| kv.mod_revision >= since).take(PAGE).cloned().collect();
+            let kvs = rest.iter().filter(|kv| kv.mod_revision >= since).take(limit).cloned().collect();
             Ok(Page { kvs, count: rest.len() as i64 })
         }
 
