@@ -18,6 +18,7 @@ pub mod limits;
 pub mod listen;
 pub mod logging;
 pub mod metrics;
+pub mod moving;
 pub mod node;
 pub mod peer;
 pub mod run;

@@ -26,7 +26,7 @@ use crate::node::Handle;
 use crate::node::identity::Founded;
 use crate::peer::join::{self, Beginning, Removed};
 use crate::peer::{self, Dialer, Halt, Peers, Station};
-use crate::storage::{Doubt, stage};
+use crate::storage::{Doubt, moving, stage};
 use crate::tls;
 use crate::version::ETCD_VERSION;
 
@@ -189,6 +189,13 @@ impl Begins {
     /// Looks into the data dir. First finishes what a stop has interrupted there.
     fn find(config: &Config) -> anyhow::Result<Self> {
         stage::finish(&config.data_dir)?;
+        if let Some(note) = moving::noted(&config.data_dir)? {
+            anyhow::bail!(
+                "an import into {} has not ended: run `eddy import` again and stop it, or remove {} to start with what it has",
+                config.data_dir.display(),
+                note.display()
+            );
+        }
         Ok(match (stage::is_there(&config.data_dir)?, stage::is_wanted_anew(&config.data_dir)?) {
             (false, _) => {
                 config.check_bootstrap()?;

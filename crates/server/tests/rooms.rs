@@ -29,7 +29,7 @@ const ORDERS: &[Order] = &[
         sources: "crates/server/src",
         rooms: &[
             "version", "limits", "config", "tls", "cli", "logging", "metrics", "storage", "node", "auth", "backup",
-            "api", "peer", "admin", "http", "grpc", "gateway", "listen", "command", "assemble", "run",
+            "api", "peer", "moving", "admin", "http", "grpc", "gateway", "listen", "command", "assemble", "run",
         ],
         circles_max: 0,
     },

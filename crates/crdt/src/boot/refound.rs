@@ -4,6 +4,8 @@
 //! settled by the first entry. Each keeps the revisions that it had, and the member goes on in a space of its own above
 //! them. What clients saw after the backup was made is there no more. So everything before that space is compacted, and
 //! clients list again.
+//!
+//! A founder alone may also go on where the keys come from, if nobody counts on there: see [`Refounder::finish_at`].
 
 use bytes::Bytes;
 
@@ -21,7 +23,7 @@ use crate::store::system::{SystemKey, lease_value};
 use crate::words::clock::{Now, Stamp};
 use crate::words::id::{Identity, LeaseId};
 use crate::words::key::{Key, Keyspace};
-use crate::words::revision::Revision;
+use crate::words::revision::{Revision, SPACES};
 use crate::words::value::{Incarnation, Live};
 
 /// Keys in a record, and about how many bytes of them.
@@ -43,6 +45,9 @@ pub enum RefoundError {
     /// There is no revision space above those of the backup.
     #[error("no revision space is left above the revisions in it")]
     SpacesExhausted,
+    /// The revisions are those of another member.
+    #[error("its revisions lie in space {0}, which is not one of a first member")]
+    ForeignSpace(u64),
 }
 
 /// Takes leases and keys, and gives the records of a journal.
@@ -54,7 +59,7 @@ pub struct Refounder {
     changes: Vec<Change>,
     revision: Option<Revision>,
     bytes: usize,
-    /// How many keys the present revision has so far.
+    /// The position behind the last one.
     sub: u32,
 }
 
@@ -116,20 +121,18 @@ impl Refounder {
         self.add(Keyspace::System, key, &live, None);
     }
 
-    /// Takes a key. Keys come in the order of the revisions at which they were last written, each once.
+    /// Takes a key, with its position within the revision at which it was last written. Keys come in the order of these
+    /// revisions and positions, each once.
     ///
     /// # Errors
     /// When there can be no such key.
-    pub fn key(&mut self, key: KeyValue) -> Result<(), RefoundError> {
+    pub fn key(&mut self, key: KeyValue, sub: u32) -> Result<(), RefoundError> {
         let KeyValue { key, value, create_revision, mod_revision, version, lease } = key;
         let is_possible = create_revision.get() > 0 && create_revision <= mod_revision && version > 0;
         if key.is_empty() || !is_possible || !is_version_number(version) {
             return Err(RefoundError::Impossible);
         }
-        if self.revision.is_some_and(|last| last > mod_revision) {
-            return Err(RefoundError::Order);
-        }
-        self.make_room(Some(mod_revision), key.len() + value.len());
+        self.place(mod_revision, sub, key.len() + value.len())?;
         let live = Live { value, lease, version, incarnation: INCARNATION };
         let state = &mut self.replica.state;
         let digest = if state.local.contains(&key) { &mut state.local_digest } else { &mut state.digest };
@@ -138,12 +141,38 @@ impl Refounder {
         Ok(())
     }
 
+    /// Takes a key that was deleted at the revision at which this ends ([`Self::finish_at`]): a watch may begin there. It
+    /// comes in the same order as the others.
+    ///
+    /// # Errors
+    /// When it comes too late.
+    pub fn deleted(&mut self, key: Key, revision: Revision, sub: u32) -> Result<(), RefoundError> {
+        self.place(revision, sub, key.len())?;
+        let local = self.replica.state.local.contains(&key);
+        let applied = Some(Applied { sub: self.sub, create_revision: None, later: false });
+        let change = Change::new(Keyspace::Client, key, ChangeKind::Delete, INCARNATION);
+        self.changes.push(Change { local, applied, ..change });
+        self.sub = self.sub.saturating_add(1);
+        Ok(())
+    }
+
+    /// Goes to a position.
+    fn place(&mut self, revision: Revision, sub: u32, bytes: usize) -> Result<(), RefoundError> {
+        let is_behind = self.revision.is_none_or(|last| (last, self.sub) <= (revision, sub));
+        if !is_behind {
+            return Err(RefoundError::Order);
+        }
+        self.make_room(Some(revision), bytes);
+        self.sub = sub;
+        Ok(())
+    }
+
     fn add(&mut self, keyspace: Keyspace, key: Key, live: &Live, create_revision: Option<Revision>) {
         let local = keyspace == Keyspace::Client && self.replica.state.local.contains(&key);
         let kind = ChangeKind::Put { value: live.value.clone(), lease: live.lease, version: live.version };
         let applied = Some(Applied { sub: self.sub, create_revision, later: false });
         self.changes.push(Change { local, applied, ..Change::new(keyspace, key, kind, INCARNATION) });
-        self.sub += 1;
+        self.sub = self.sub.saturating_add(1);
     }
 
     /// Ends the present record where a key of that revision, and of so many bytes, does not belong into it.
@@ -192,5 +221,22 @@ impl Refounder {
         self.replica.state.revision = self.replica.state.revision.max(above);
         let stride = Stride::Alone(self.replica.identity.birth);
         self.replica.enter_space(stride).map_err(|_: Refusal| RefoundError::SpacesExhausted)
+    }
+
+    /// Ends, and goes on at the revision that the keys were taken at, as if they had been written here. All before it counts
+    /// as compacted. Only right for a founder alone, and while whoever had these keys counts on nowhere else.
+    ///
+    /// # Errors
+    /// When that revision is one of another member.
+    pub fn finish_at(&mut self, revision: Revision) -> Result<(), RefoundError> {
+        self.end_record();
+        if revision.space() % SPACES != u64::from(self.replica.identity.ordinal) {
+            return Err(RefoundError::ForeignSpace(revision.space()));
+        }
+        let state = &mut self.replica.state;
+        if revision > state.revision {
+            state.leap(revision);
+        }
+        Ok(())
     }
 }

@@ -79,10 +79,19 @@ pub struct Wanted {
     pub identity: Identity,
     /// The cluster.
     pub genesis: Genesis,
-    /// By how much the revision goes up at least.
-    pub bump: u64,
+    /// Where its revisions go on.
+    pub goes_on: GoesOn,
     /// Whether users and roles are dropped: everybody may do everything then.
     pub without_users: bool,
+}
+
+/// Where a replica goes on that is made of a backup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GoesOn {
+    /// Above all revisions in it and this many more: clients may have seen others since. They list again.
+    Above(u64),
+    /// Where its history was last compacted. What comes after that is for the caller to do again, change by change.
+    AtItsCompaction,
 }
 
 /// What was made of a backup.
@@ -107,7 +116,7 @@ struct Newest {
     revision: i64,
 }
 
-type Buckets = HashMap<Vec<u8>, Bucket>;
+pub(super) type Buckets = HashMap<Vec<u8>, Bucket>;
 
 impl Backup {
     /// Opens a backup and compares its hash.
@@ -151,13 +160,11 @@ impl Backup {
     /// # Errors
     /// When it is damaged, or the data dir is not empty.
     pub fn restore(&self, data_dir: &Path, options: Options, wanted: &Wanted) -> Result<Restored, RestoreError> {
-        if is_taken(data_dir) {
+        if wanted.goes_on != GoesOn::AtItsCompaction && is_taken(data_dir) {
             return Err(RestoreError::NotEmpty(data_dir.to_owned()));
         }
         let mut refounder = Refounder::new(wanted.identity, &wanted.genesis)?;
-        let (leases, newest) = self.survey()?;
-        let above = i64::try_from(wanted.bump).ok().and_then(|bump| newest.revision.checked_add(bump));
-        let above = above.ok_or(RestoreError::Bump(newest.revision))?;
+        let (leases, newest) = self.survey(wanted.goes_on)?;
         let mut making = Making::begin(data_dir, options)?;
         let mut written = Written { making: &mut making, bytes: 0 };
         for (id, ttl_s) in &leases {
@@ -166,21 +173,30 @@ impl Backup {
         if !wanted.without_users {
             self.take_users(&mut refounder)?;
         }
-        let without_lease = self.take(&mut refounder, &newest, &leases, &mut written)?;
-        let goes_on_at = refounder.finish(Revision::new(above))?;
+        let without_lease = self.take(&mut refounder, &newest, &leases, wanted.goes_on, &mut written)?;
+        let goes_on_at = match wanted.goes_on {
+            GoesOn::AtItsCompaction => {
+                refounder.finish_at(Revision::new(newest.revision))?;
+                Revision::new(newest.revision)
+            }
+            GoesOn::Above(bump) => {
+                let above = i64::try_from(bump).ok().and_then(|bump| newest.revision.checked_add(bump));
+                refounder.finish(Revision::new(above.ok_or(RestoreError::Bump(newest.revision))?))?
+            }
+        };
         written.flush(&mut refounder)?;
         making.end()?;
         Ok(Restored { of: newest.revision, goes_on_at, keys: newest.places.len(), leases: leases.len(), without_lease })
     }
 
-    fn database(&self) -> Result<(Database<&File>, Buckets), BadDatabase> {
+    pub(super) fn database(&self) -> Result<(Database<&File>, Buckets), BadDatabase> {
         let mut database = Database::open(&self.file, self.len)?;
         let buckets = database.buckets()?.into_iter().collect();
         Ok((database, buckets))
     }
 
     /// Reads all but the values.
-    fn survey(&self) -> Result<(HashMap<LeaseId, i64>, Newest), RestoreError> {
+    fn survey(&self, goes_on: GoesOn) -> Result<(HashMap<LeaseId, i64>, Newest), RestoreError> {
         let (mut database, buckets) = self.database()?;
         let (keys, meta) = (bucket(&buckets, schema::KEY)?, bucket(&buckets, schema::META)?);
         let mut leases = HashMap::new();
@@ -201,8 +217,12 @@ impl Backup {
             }
             Ok::<(), RestoreError>(())
         })?;
+        let until = (goes_on == GoesOn::AtItsCompaction).then_some(newest.revision);
         database.each(keys, |key, value| {
             let (place, kv) = version(key, value)?;
+            if until.is_some_and(|until| place.main > until) {
+                return Ok(());
+            }
             newest.revision = newest.revision.max(place.main);
             if place.tombstone {
                 newest.places.remove(&kv.key[..]);
@@ -250,12 +270,18 @@ impl Backup {
         refounder: &mut Refounder,
         newest: &Newest,
         leases: &HashMap<LeaseId, i64>,
+        goes_on: GoesOn,
         written: &mut Written<'_>,
     ) -> Result<usize, RestoreError> {
         let (mut database, buckets) = self.database()?;
         let mut without_lease = 0;
         database.each(bucket(&buckets, schema::KEY)?, |key, value| {
             let (place, kv) = version(key, value)?;
+            let sub = u32::try_from(place.sub).map_err(|_| content(schema::KEY, "a revision has too many changes"))?;
+            if place.tombstone && place.main == newest.revision && goes_on == GoesOn::AtItsCompaction {
+                refounder.deleted(kv.key, Revision::new(place.main), sub)?;
+                return written.note(refounder, key.len());
+            }
             if place.tombstone || newest.places.get(&kv.key[..]) != Some(&(place.main, place.sub)) {
                 return Ok(());
             }
@@ -265,14 +291,15 @@ impl Backup {
             let lease = LeaseId::from_wire(kv.lease);
             let kept = lease.filter(|id| leases.contains_key(id));
             without_lease += usize::from(lease != kept);
-            refounder.key(eddy_crdt::KeyValue {
+            let kv = eddy_crdt::KeyValue {
                 key: kv.key,
                 value: kv.value,
                 create_revision: Revision::new(kv.create_revision),
                 mod_revision: Revision::new(kv.mod_revision),
                 version: kv.version,
                 lease: kept,
-            })?;
+            };
+            refounder.key(kv, sub)?;
             written.note(refounder, value.len())
         })?;
         Ok(without_lease)
@@ -307,15 +334,15 @@ fn is_taken(data_dir: &Path) -> bool {
     std::fs::read_dir(data_dir).is_ok_and(|mut entries| entries.any(counts))
 }
 
-fn content(bucket: &'static str, what: &'static str) -> RestoreError {
+pub(super) fn content(bucket: &'static str, what: &'static str) -> RestoreError {
     RestoreError::Content { bucket, what }
 }
 
-fn bucket<'a>(buckets: &'a Buckets, name: &'static str) -> Result<&'a Bucket, RestoreError> {
+pub(super) fn bucket<'a>(buckets: &'a Buckets, name: &'static str) -> Result<&'a Bucket, RestoreError> {
     buckets.get(name.as_bytes()).ok_or(BadDatabase::NoBucket(name).into())
 }
 
-fn version(key: &[u8], value: &[u8]) -> Result<(VersionPlace, mvccpb::KeyValue), RestoreError> {
+pub(super) fn version(key: &[u8], value: &[u8]) -> Result<(VersionPlace, mvccpb::KeyValue), RestoreError> {
     let place = VersionPlace::decode(key).ok_or(content(schema::KEY, "a key is no revision"))?;
     // A copy, since what is read is one page.
     let kv = mvccpb::KeyValue::decode(Bytes::copy_from_slice(value))

@@ -1,11 +1,16 @@
-//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy rescue`, `eddy restore`,
+//! The commands besides serving: `eddy status`, `eddy leap`, `eddy declare`, `eddy doctor`, `eddy rescue`, `eddy restore`,
 //! `eddy merges`, `eddy explain`, `eddy completions`, `eddy man`. As in etcd, arguments that begin with a dash are flags of
 //! the server, so these words never collide with them.
 
 mod access;
+mod advice;
 mod answers;
 mod declare;
+mod doctor;
 mod explain;
+mod export;
+mod founding;
+mod import;
 mod leap;
 mod manual;
 mod merges;
@@ -13,6 +18,7 @@ mod output;
 mod rescue;
 mod restore;
 mod status;
+mod stopping;
 
 pub use output::say;
 
@@ -22,7 +28,20 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// The words that are commands.
-const NAMES: &[&str] = &["status", "leap", "declare", "rescue", "restore", "explain", "merges", "completions", "man"];
+const NAMES: &[&str] = &[
+    "status",
+    "leap",
+    "declare",
+    "doctor",
+    "rescue",
+    "restore",
+    "import",
+    "export",
+    "explain",
+    "merges",
+    "completions",
+    "man",
+];
 
 #[derive(Parser, Debug)]
 #[command(name = "eddy", disable_help_subcommand = true)]
@@ -39,10 +58,16 @@ enum Command {
     Leap(leap::LeapArgs),
     /// Declare which fields are counters from now on
     Declare(declare::DeclareArgs),
+    /// Look for what is wrong with the disk of a stopped replica; writes nothing.
+    Doctor(doctor::DoctorArgs),
     /// Export what a stopped replica wrote and has never sent to a peer, as JSON lines.
     Rescue(rescue::RescueArgs),
     /// Make a data dir of a backup of eddy or etcd.
     Restore(restore::RestoreArgs),
+    /// Make a data dir that follows a running etcd, until it is told to stop.
+    Import(import::ImportArgs),
+    /// Have a running etcd follow a running eddy, until it is told to stop.
+    Export(export::ExportArgs),
     /// Print what was merged of late and what was given up for it, as a diff.
     Merges(merges::MergesArgs),
     /// Print what eddy knows of a kind of objects.
@@ -82,10 +107,13 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => runtime.block_on(status::run(&args)),
         Command::Leap(args) => runtime.block_on(leap::run(&args)),
         Command::Declare(args) => runtime.block_on(declare::run(&args)),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Rescue(args) => rescue::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Merges(args) => runtime.block_on(merges::run(&args)),
         Command::Restore(args) => runtime.block_on(restore::run(&args)),
+        Command::Import(args) => runtime.block_on(import::run(&args)),
+        Command::Export(args) => runtime.block_on(export::run(&args)),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::Man(args) => manual::man(&args, Cli::command()),
     }

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use eddy_crdt::Genesis;
 
+use super::founding::Founding;
 use super::output::say;
-use crate::backup::restore::{Backup, Wanted};
-use crate::cli::{self, Action};
+use crate::backup::restore::{Backup, GoesOn, Wanted};
 use crate::config::Config;
 use crate::node::identity::Founded;
 use crate::peer::{Dialer, join};
@@ -19,21 +19,8 @@ use crate::tls;
 pub(super) struct RestoreArgs {
     /// The backup: what `etcdctl snapshot save` wrote.
     file: PathBuf,
-    /// Where to make the data dir; nothing may be there.
-    #[arg(long)]
-    data_dir: Option<String>,
-    /// Name of this member.
-    #[arg(long)]
-    name: Option<String>,
-    /// All members of the cluster that is founded, as name=url,...
-    #[arg(long)]
-    initial_cluster: Option<String>,
-    /// Tells clusters with equal members apart.
-    #[arg(long)]
-    initial_cluster_token: Option<String>,
-    /// This member's peer URLs, as the others see them.
-    #[arg(long)]
-    initial_advertise_peer_urls: Option<String>,
+    #[command(flatten)]
+    founding: Founding,
     /// By how much the revision goes up at least. It goes up in any case, by more than clients can have seen.
     #[arg(long, default_value_t = 0)]
     bump_revision: u64,
@@ -46,34 +33,6 @@ pub(super) struct RestoreArgs {
     /// Drop the users and roles of the backup: everybody may do everything then.
     #[arg(long)]
     without_users: bool,
-    /// Where Kubernetes keeps its objects.
-    #[arg(long)]
-    kubernetes_prefix: Option<String>,
-    /// Integers of Kubernetes objects that add up.
-    #[arg(long)]
-    counters: Option<String>,
-}
-
-impl RestoreArgs {
-    /// The configuration that the server would have with the same flags.
-    fn config(&self) -> anyhow::Result<Config> {
-        let mut args = vec![];
-        for (flag, value) in [
-            ("data-dir", &self.data_dir),
-            ("name", &self.name),
-            ("initial-cluster", &self.initial_cluster),
-            ("initial-cluster-token", &self.initial_cluster_token),
-            ("initial-advertise-peer-urls", &self.initial_advertise_peer_urls),
-            ("kubernetes-prefix", &self.kubernetes_prefix),
-            ("counters", &self.counters),
-        ] {
-            args.extend(value.as_ref().map(|value| format!("--{flag}={value}")));
-        }
-        match cli::parse(args, std::iter::empty())? {
-            Action::Serve(invocation) => Ok(invocation.config),
-            Action::Print(_) => bail!("these flags are none of a server"),
-        }
-    }
 }
 
 /// Restores a backup.
@@ -81,9 +40,7 @@ pub(super) async fn run(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     if (args.bump_revision > 0) != args.mark_compacted {
         bail!("--mark-compacted required if --bump-revision > 0");
     }
-    let config = args.config()?;
-    config.check_bootstrap()?;
-    let mut founded = join::founded(&config)?;
+    let (config, mut founded) = args.founding.founded()?;
     let named = || args.file.display().to_string();
     let backup = Backup::open(&args.file, args.skip_hash_check).with_context(named)?;
     let listed = founded.identity.cluster;
@@ -92,7 +49,7 @@ pub(super) async fn run(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let wanted = Wanted {
         identity: founded.identity,
         genesis: Genesis { founders: founded.founders.clone(), rules: config.rules(), engine: config.merge_engine },
-        bump: args.bump_revision,
+        goes_on: GoesOn::Above(args.bump_revision),
         without_users: args.without_users,
     };
     let restored = backup.restore(&config.data_dir, storage::Options::default(), &wanted).with_context(named)?;

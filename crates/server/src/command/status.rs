@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use eddy_proto::admin::{Equality, PeerStatus, StatusRequest, StatusResponse};
 
 use super::access::Access;
+use super::advice::advice;
 use super::answers::Answers;
 use crate::admin::json;
 
@@ -58,6 +59,9 @@ fn table(url: &str, status: &StatusResponse) -> String {
     for row in rows {
         let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         let _infallible = writeln!(text, "  {}", cells.join("  ").trim_end());
+    }
+    for sentence in advice(status) {
+        let _infallible = writeln!(text, "  ! {sentence}");
     }
     text
 }
@@ -154,6 +158,8 @@ mod tests {
               PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE
               ab    west  yes        0       0      12 ms ago     1.5 ms      equal    its build has merge engine 2
               cd          no         17      4096   5 min ago     -           unknown  holds settling back; timed out
+              ! the quota is used up, so writes are refused: compact, `etcdctl defrag`, then `etcdctl alarm disarm`
+              ! cd is away (timed out), and it lacks 17 entries: start it or mend the network; if it is gone for good, `etcdctl member remove cd`
         "#]]
         .assert_eq(&table("http://h:1", &status));
     }

@@ -156,7 +156,7 @@ impl Committer {
     pub(crate) fn run(mut self) {
         let _farewell = Farewell(Arc::clone(&self.engine));
         let mut group = Vec::new();
-        let mut deadline = self.engine.replica.read().next_tick_ms();
+        let mut deadline = self.engine.next_tick_ms(&self.engine.replica.read());
         loop {
             deadline = deadline.into_iter().chain(self.acks.as_ref().map(WaitingAcks::due_ms)).min();
             let tick = deadline
@@ -185,7 +185,7 @@ impl Committer {
             if self.engine.is_paused() {
                 backlog::refuse_all(&mut self.backlog, || NodeError::NoSpace);
                 self.refuse_growth(&mut group);
-                deadline = self.engine.replica.read().next_tick_ms();
+                deadline = self.engine.next_tick_ms(&self.engine.replica.read());
                 continue;
             }
             let now_ms = self.engine.now().mono_ms;
@@ -227,12 +227,12 @@ impl Committer {
         if let Some(acks) = self.acks.take_if(|acks| more_than_acks || acks.due_ms() <= now.mono_ms || acks.is_full()) {
             applied.take(replica.handle(now, acks.into_input()));
         }
-        if replica.next_tick_ms().is_some_and(|deadline| deadline <= now.mono_ms) {
+        if engine.next_tick_ms(&replica).is_some_and(|deadline| deadline <= now.mono_ms) {
             let effects = replica.handle(now, Input::Tick);
             engine.metrics.leases_expired(effects.records.len());
             applied.take(effects);
         }
-        let deadline = replica.next_tick_ms();
+        let deadline = engine.next_tick_ms(&replica);
         let changed = !applied.records.is_empty() || applied.head_changed;
         let after = After {
             durable: engine.peering.note(&replica, changed),

@@ -74,6 +74,8 @@ pub(crate) struct Engine {
     /// Counted from `started`.
     pub(super) appending_since: AppendingSince,
     pub(super) identity: Identity,
+    /// Whether no lease runs out here.
+    pub(super) keeps_leases: bool,
     pub(super) quota: Option<u64>,
     pub(super) progress_interval: Duration,
     /// Applying a request for longer than this is logged.
@@ -98,6 +100,11 @@ impl Engine {
         #[cfg(debug_assertions)]
         let wall_ms = wall_ms.saturating_add_signed(super::faults::clock_off_ms());
         Now { wall_ms, mono_ms: self.started.elapsed().as_millis() as u64 }
+    }
+
+    /// When the replica has to be told that time has passed, milliseconds of the monotonic clock.
+    pub(super) fn next_tick_ms(&self, replica: &Replica) -> Option<u64> {
+        replica.next_tick_ms().filter(|_| !self.keeps_leases)
     }
 
     pub(super) fn durable_revision(&self) -> Revision {

@@ -58,6 +58,8 @@ pub struct Options {
     pub progress_interval: Duration,
     /// Applying a request for longer than this is logged.
     pub slow_apply: Duration,
+    /// Whether no lease runs out here: the keys are a copy, and those that keep leases alive are elsewhere.
+    pub keeps_leases: bool,
     /// How fast a sweep drops what a compaction hid.
     pub sweep: SweepPace,
     /// Where the node counts what it does.
@@ -76,6 +78,7 @@ impl Options {
             quota: Some(QUOTA_DEFAULT),
             progress_interval: PROGRESS_INTERVAL_DEFAULT,
             slow_apply: SLOW_APPLY_DEFAULT,
+            keeps_leases: false,
             sweep: SweepPace::default(),
             metrics,
         }
@@ -174,6 +177,7 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         paused: AtomicBool::new(false),
         appending_since: AppendingSince::default(),
         identity: replica.identity(),
+        keeps_leases: options.keeps_leases,
         quota: options.quota,
         progress_interval: options.progress_interval.max(PROGRESS_INTERVAL_MIN),
         slow_apply: options.slow_apply,

@@ -35,7 +35,7 @@ pub(super) fn damaged(path: &Path, what: String) -> StorageError {
 pub(super) struct Dir {
     root: PathBuf,
     // Held for its lock; the system drops it with the process.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl Dir {
@@ -48,10 +48,25 @@ impl Dir {
         let path = root.join("lock");
         let lock =
             OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io("create", &path))?;
-        match lock.try_lock() {
+        Self::locked(root, &path, Some(lock))
+    }
+
+    /// Locks the directory that is there, and makes nothing: where there is no lock file, nobody has it open.
+    pub fn look_at(data_dir: &Path) -> Result<Self, StorageError> {
+        let root = data_dir.join("eddy");
+        let path = root.join("lock");
+        let lock = match File::open(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => None,
+            opened => Some(opened.map_err(io("open", &path))?),
+        };
+        Self::locked(root, &path, lock)
+    }
+
+    fn locked(root: PathBuf, path: &Path, lock: Option<File>) -> Result<Self, StorageError> {
+        match lock.as_ref().map_or(Ok(()), File::try_lock) {
             Ok(()) => Ok(Self { root, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(StorageError::InUse { path: root }),
-            Err(TryLockError::Error(source)) => Err(io("lock", &path)(source)),
+            Err(TryLockError::Error(source)) => Err(io("lock", path)(source)),
         }
     }
 

@@ -93,7 +93,7 @@ impl DiskJournal {
             retry: RETRY,
         };
         let store = Store::open(setup, Box::new(draw))?;
-        let copied = place::is_copy(&dir)?.then_some(Doubt::Copied);
+        let copied = place::is_copy(dir.root())?.then_some(Doubt::Copied);
         let doubt = copied.or(store.is_unsynced().then_some(Doubt::Unsynced));
         Ok(Self { store, doubt, settled_in: false, dir })
     }

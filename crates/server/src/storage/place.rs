@@ -8,14 +8,14 @@
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::dir::{Dir, io, sync_dir};
 use super::error::StorageError;
 
-fn path(dir: &Dir) -> PathBuf {
-    dir.root().join("place")
+fn path(root: &Path) -> PathBuf {
+    root.join("place")
 }
 
 /// What tells this file from every other on its file system.
@@ -25,8 +25,8 @@ fn name_of(metadata: &Metadata) -> String {
 }
 
 /// Whether the store was copied to where it is. A store without the file is taken for what it seems to be.
-pub(super) fn is_copy(dir: &Dir) -> Result<bool, StorageError> {
-    let path = path(dir);
+pub(super) fn is_copy(root: &Path) -> Result<bool, StorageError> {
+    let path = path(root);
     match (std::fs::read(&path), std::fs::metadata(&path)) {
         (Ok(said), Ok(metadata)) => Ok(said != name_of(&metadata).as_bytes()),
         (Err(e), _) | (_, Err(e)) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -36,7 +36,7 @@ pub(super) fn is_copy(dir: &Dir) -> Result<bool, StorageError> {
 
 /// From now on this is the original.
 pub(super) fn take(dir: &Dir) -> Result<(), StorageError> {
-    let (path, draft) = (path(dir), dir.root().join("place.new"));
+    let (path, draft) = (path(dir.root()), dir.root().join("place.new"));
     let failed = |e| io("write", &draft)(e);
     let mut file = File::create(&draft).map_err(failed)?;
     let name = name_of(&file.metadata().map_err(failed)?);
@@ -53,24 +53,24 @@ mod tests {
     fn a_copy_beside_or_over_the_original_is_noticed() {
         let data = tempfile::tempdir().unwrap();
         let dir = Dir::lock(data.path()).unwrap();
-        assert!(!is_copy(&dir).unwrap(), "there is no such file yet");
+        assert!(!is_copy(dir.root()).unwrap(), "there is no such file yet");
         take(&dir).unwrap();
-        assert!(!is_copy(&dir).unwrap());
-        let old = std::fs::read(path(&dir)).unwrap();
+        assert!(!is_copy(dir.root()).unwrap());
+        let old = std::fs::read(path(dir.root())).unwrap();
         let moved = data.path().join("moved");
         std::fs::rename(data.path().join("eddy"), &moved).unwrap();
         std::fs::rename(&moved, data.path().join("eddy")).unwrap();
-        assert!(!is_copy(&dir).unwrap(), "it was moved, not copied");
+        assert!(!is_copy(dir.root()).unwrap(), "it was moved, not copied");
 
         let other = tempfile::tempdir().unwrap();
         let copy = Dir::lock(other.path()).unwrap();
-        std::fs::copy(path(&dir), path(&copy)).unwrap();
-        assert!(is_copy(&copy).unwrap());
+        std::fs::copy(path(dir.root()), path(copy.root())).unwrap();
+        assert!(is_copy(copy.root()).unwrap());
         take(&copy).unwrap();
-        assert!(!is_copy(&copy).unwrap());
+        assert!(!is_copy(copy.root()).unwrap());
 
         take(&dir).unwrap();
-        std::fs::write(path(&dir), old).unwrap();
-        assert!(is_copy(&dir).unwrap(), "written over in place");
+        std::fs::write(path(dir.root()), old).unwrap();
+        assert!(is_copy(dir.root()).unwrap(), "written over in place");
     }
 }

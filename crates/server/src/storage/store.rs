@@ -154,6 +154,25 @@ impl Store {
         result
     }
 
+    /// The same as `load`, for a store that is not served afterwards: writes nothing. Tells the head.
+    pub fn look(
+        &mut self,
+        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
+    ) -> Result<Option<Bytes>, StorageError> {
+        self.read_whole(visit)?;
+        Ok((self.meta.generation > 0).then(|| self.meta.head.clone()))
+    }
+
+    /// Files that mean nothing any more.
+    pub fn stale(&self) -> &[PathBuf] {
+        &self.stale
+    }
+
+    /// Which checkpoint counts, and how long the log is, bytes.
+    pub fn extent(&self) -> (Option<u64>, u64) {
+        (self.current.checkpoint, self.wal.bytes())
+    }
+
     /// Reads all that is live, in ascending order, and checks that it is all.
     pub fn load(
         &mut self,
@@ -162,11 +181,7 @@ impl Store {
         if self.poisoned {
             return Err(StorageError::Poisoned);
         }
-        let overlay = Arc::new(std::mem::take(&mut self.fresh));
-        let source = Source { tree: self.tree.clone(), overlay, logs: self.wal.logs().clone() };
-        let read = self.read_all(&source, visit);
-        self.fresh = Arc::unwrap_or_clone(source.overlay);
-        read?;
+        self.read_whole(visit)?;
         if self.setup.log.sync {
             let settled = self.wal.settle();
             self.note(settled)?;
@@ -180,6 +195,17 @@ impl Store {
         self.look_at_space();
         self.loaded = true;
         Ok((self.meta.generation > 0).then(|| self.meta.head.clone()))
+    }
+
+    fn read_whole(
+        &mut self,
+        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let overlay = Arc::new(std::mem::take(&mut self.fresh));
+        let source = Source { tree: self.tree.clone(), overlay, logs: self.wal.logs().clone() };
+        let read = self.read_all(&source, visit);
+        self.fresh = Arc::unwrap_or_clone(source.overlay);
+        read
     }
 
     fn read_all(

@@ -44,6 +44,15 @@ impl Tools {
         self.run("etcdctl", &["--endpoints", &from.url(), "snapshot", "save", text(file)?]).map(drop)
     }
 
+    /// `etcdctl` with any arguments; what it printed.
+    ///
+    /// # Errors
+    /// It fails.
+    #[allow(dead_code, reason = "not every test that has these tools uses it")]
+    pub fn control(&self, server: &Server, args: &[&str]) -> Result<String> {
+        self.run("etcdctl", &[&["--endpoints", &server.url()], args].concat())
+    }
+
     /// `etcdutl snapshot status`.
     ///
     /// # Errors

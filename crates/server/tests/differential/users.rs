@@ -98,7 +98,7 @@ fn draw(rng: &mut SmallRng) -> Call {
         38..42 => Call::Range(key, end),
         42..47 => Call::Put(key, if flag { lease } else { 0 }, rng.random_bool(0.3)),
         47..49 => Call::Delete(key, end, flag),
-        49..53 => Call::Txn(key, *["a", "b", "c"].choose(rng).unwrap_or(&"a"), "d"),
+        49..53 => Call::Txn(key, ["a", "b", "c"].choose(rng).unwrap_or(&"a"), "d"),
         53 => Call::Compact,
         54..56 => Call::LeaseGrant(lease),
         56 => Call::LeaseRevoke(lease),

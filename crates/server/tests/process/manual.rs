@@ -7,8 +7,21 @@ use anyhow::{Context, Result, ensure};
 use eddy_server::config::flags::FLAGS;
 
 /// The commands besides serving.
-const COMMANDS: &[&str] =
-    &["completions", "declare", "explain", "explain-merge", "leap", "man", "merges", "rescue", "restore", "status"];
+const COMMANDS: &[&str] = &[
+    "completions",
+    "declare",
+    "doctor",
+    "explain",
+    "explain-merge",
+    "export",
+    "import",
+    "leap",
+    "man",
+    "merges",
+    "rescue",
+    "restore",
+    "status",
+];
 
 fn eddy(args: &[&str]) -> Result<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_eddy")).args(args).output()?;

@@ -13,7 +13,7 @@ use crate::{eddy, scale};
 const KEYS: usize = 300;
 
 /// Every file below a directory with its bytes.
-fn contents(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+pub fn contents(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -26,7 +26,8 @@ fn contents(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     Ok(files)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies a directory with all files below it.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
     for (path, bytes) in contents(from)? {
         let target = to.join(path.strip_prefix(from)?);
         std::fs::create_dir_all(target.parent().unwrap_or(to))?;

@@ -9,6 +9,7 @@ mod abuse;
 mod client;
 mod damage;
 mod disk;
+mod doctor;
 mod faults;
 mod flags;
 mod floods;

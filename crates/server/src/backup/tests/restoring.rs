@@ -12,7 +12,7 @@ use prost::Message;
 use super::{Contents, Still, command, database, new_replica, put, taken, with_history};
 use crate::backup::give::HASH_BYTES;
 use crate::backup::page::PAGE_SIZE;
-use crate::backup::restore::{Backup, RestoreError, Restored, Wanted};
+use crate::backup::restore::{Backup, GoesOn, RestoreError, Restored, Wanted};
 use crate::backup::schema::VersionPlace;
 use crate::node;
 use crate::storage::{DiskJournal, Options};
@@ -33,7 +33,7 @@ fn wanted(birth: u64, founders: &[u64]) -> Wanted {
     let genesis = Genesis { founders: founders.iter().map(founder).collect(), ..Genesis::default() };
     let (cluster, replica) = (ClusterId::new(9), ReplicaId::new(founders[0]));
     let identity = Identity { cluster, replica, birth: Birth::new(birth), ordinal: 0 };
-    Wanted { identity, genesis, bump: 0, without_users: false }
+    Wanted { identity, genesis, goes_on: GoesOn::Above(0), without_users: false }
 }
 
 fn restored(file: &Path, data_dir: &Path, wanted: &Wanted) -> (Restored, Replica) {
@@ -122,11 +122,11 @@ fn no_two_restores_count_the_same_revisions() {
     let goes_on = |wanted: &Wanted| restored(&file, tempfile::tempdir_in(&folder).unwrap().path(), wanted).0.goes_on_at;
     let spaces: std::collections::BTreeSet<u64> = (1..=20).map(|birth| goes_on(&wanted(birth, &[7])).space()).collect();
     assert_eq!(spaces.len(), 20);
-    let far = Wanted { bump: 1 << 62, ..wanted(1, &[7]) };
+    let far = Wanted { goes_on: GoesOn::Above(1 << 62), ..wanted(1, &[7]) };
     assert!(goes_on(&far).get() > 1 << 62);
     let backup = Backup::open(&file, false).unwrap();
     for bump in [i64::MAX as u64 - 3, u64::MAX] {
-        let too_far = Wanted { bump, ..wanted(1, &[7]) };
+        let too_far = Wanted { goes_on: GoesOn::Above(bump), ..wanted(1, &[7]) };
         assert!(backup.restore(&folder.path().join("x"), Options::default(), &too_far).is_err());
     }
     assert!(!folder.path().join("x/eddy").exists());
