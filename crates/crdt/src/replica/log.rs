@@ -68,6 +68,12 @@ impl Log {
         self.entries.get(&place.number).filter(|logged| logged.entry.head.first_seq <= dot.seq)
     }
 
+    /// Whether a vector ends between entries: none stands for one that it covers together with one that it does not.
+    pub fn can_end_at(&self, vector: &VersionVector) -> bool {
+        let is_split = |dot: Dot| self.get(dot).is_some_and(|logged| logged.entry.head.dot.seq > dot.seq);
+        !vector.iter().any(is_split)
+    }
+
     /// All entries in the order in which they were applied.
     pub fn iter(&self) -> impl Iterator<Item = &Logged> {
         self.entries.values()

@@ -298,7 +298,8 @@ impl Outgoing {
 
     /// What the peer may be sent all of now; `None` while nothing may be sent. Where a stream has ended, that is what was
     /// here then, until the peer has it. Only then a stream begins, and that with all that is here. (Were more sent each time
-    /// that a link comes and goes, each time would leave another state to be kept for the peer.)
+    /// that a link comes and goes, each time would leave another state to be kept for the peer.) A mark at which no unit can
+    /// end any more is passed over: what it was made for was lost with the peer's disk, and some of it has left since.
     pub(super) fn may_send(&mut self, round: &mut Round<'_>, member: ReplicaId, session: u64) -> Option<VersionVector> {
         let (replica, durable) = (round.replica, round.durable);
         let stream = Input::Stream { member, session };
@@ -316,7 +317,11 @@ impl Outgoing {
                 }
                 Some(durable.clone())
             }
-            Mark::Upto(upto) if !self.streams && !self.theirs.covers(&upto) => {
+            Mark::Upto(upto)
+                if !self.streams
+                    && !self.theirs.covers(&upto)
+                    && replica.log().is_none_or(|log| log.can_end_at(&upto)) =>
+            {
                 if !durable.covers(&upto) {
                     return None;
                 }

@@ -180,6 +180,9 @@ const FOUND_HOT: [u64; 2] = [3_508, 5_844];
 /// Such seeds among schedules in which rules and builds change: of these two the histories have lives beside each other.
 const FOUND_BY_RULES: [u64; 2] = [884, 1_078];
 
+/// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for.
+const FOUND_BY_ABSENCES: [u64; 2] = [33_558, 41_242];
+
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
     for seed in FOUND {
@@ -190,5 +193,8 @@ fn seeds_that_found_a_fault_find_it_no_more() {
     }
     for seed in FOUND_BY_RULES {
         sweep(seed, 1, rules_plan);
+    }
+    for seed in FOUND_BY_ABSENCES {
+        sweep(seed, 1, absences::plan);
     }
 }
