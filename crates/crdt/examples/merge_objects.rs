@@ -2,7 +2,8 @@
 //!
 //! Each line of the input is a name and values in base64: the value that all versions descend from, then concurrent ones, each
 //! written later than the one before. The line that answers has the name and the merged value. With one value alone the answer
-//! is that value as it is read and written again: as JSON and as protobuf. `-` stands for nothing.
+//! is that value as it is read and written again: as JSON and as protobuf. `-` stands for nothing. A line named `definition`
+//! is not answered: by that definition of custom resources all later lines are merged.
 
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
@@ -10,20 +11,27 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use eddy_crdt::merge::{Encoding, Object, RuleBook, Version, Window};
+use eddy_crdt::merge::{Customs, Encoding, Object, RuleBook, Rules, Version, Window, read_definition};
 use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Origin, ReplicaId, Stamp, VersionVector};
 
 fn main() -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut kinds = vec![];
+    let mut book = RuleBook::default();
     for line in io::stdin().lock().lines() {
         let line = line?;
         let mut words = line.split(' ');
         let name = words.next().unwrap_or_default();
         let values: Result<Vec<Bytes>, _> = words.map(|word| BASE64.decode(word).map(Bytes::from)).collect();
         let values = values.map_err(io::Error::other)?;
+        if let ("definition", [definition]) = (name, &values[..]) {
+            kinds.push(Arc::new(read_definition(definition).map_err(io::Error::other)?));
+            book = RuleBook::from(Rules { custom: Customs::new(kinds.clone()), ..Rules::default() });
+            continue;
+        }
         let answers = match &values[..] {
             [value] => again(value),
-            [base, heads @ ..] => vec![merged(base, heads)],
+            [base, heads @ ..] => vec![merged(base, heads, &book)],
             [] => vec![],
         };
         write!(out, "{name}")?;
@@ -45,7 +53,7 @@ fn again(value: &[u8]) -> Vec<Option<Bytes>> {
 }
 
 /// What a site sees that has learned of all.
-fn merged(base: &Bytes, heads: &[Bytes]) -> Option<Bytes> {
+fn merged(base: &Bytes, heads: &[Bytes], book: &RuleBook) -> Option<Bytes> {
     let put = |at: u64, value: &Bytes| {
         let first = Dot { origin: origin(0), seq: 1 };
         let dot = Dot { origin: origin(at), seq: 1 };
@@ -65,10 +73,7 @@ fn merged(base: &Bytes, heads: &[Bytes]) -> Option<Bytes> {
     let mut window = Window::new(None);
     window.add(put(0, base));
     heads.iter().zip(1..).for_each(|(head, at)| window.add(put(at, head)));
-    window
-        .outcome(&RuleBook::default(), Keyspace::Client, b"/registry/objects/of/the/oracle")
-        .live
-        .map(|live| live.value)
+    window.outcome(book, Keyspace::Client, b"/registry/objects/of/the/oracle").live.map(|live| live.value)
 }
 
 fn origin(at: u64) -> Origin {

@@ -1,20 +1,23 @@
 //! What a merge consults beside the versions: the same on all members, kept in the system keyspace.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
 
 use crate::command::counter::CounterRule;
+use crate::merge::object::schema::custom::{Customs, Kind};
 use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
 /// The newest merge engine of this build: the code of merges, with its lists of keyed fields. Engine 1 gave a run of
 /// versions the stamp of its last one. For engine 2 a leaf that a run set back was not edited. Engine 3 took each field by itself,
-/// also where Kubernetes means several together. Nothing was released with any of them.
-pub const ENGINE: u32 = 4;
+/// also where Kubernetes means several together. Engine 4 took custom resources by the names of their fields alone, and two
+/// apiVersions of a kind as two kinds. Nothing was released with any of them.
+pub const ENGINE: u32 = 5;
 
 /// The oldest merge engine that this build can still merge by.
-const OLDEST_ENGINE: u32 = 4;
+const OLDEST_ENGINE: u32 = 5;
 
 /// The number of the rules with which a cluster begins.
 pub const FIRST: u32 = 1;
@@ -30,6 +33,8 @@ pub struct Rules {
     pub prefix: Bytes,
     /// Integers that are added up instead of overwritten.
     pub counters: Vec<CounterRule>,
+    /// What the schemas of custom resources say.
+    pub custom: Customs,
 }
 
 /// Rules by which this build cannot merge. Merging by others would let replicas differ.
@@ -65,7 +70,13 @@ impl UnknownRules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { number: FIRST, engine: ENGINE, prefix: Bytes::from_static(KUBERNETES_PREFIX), counters: vec![] }
+        Self {
+            number: FIRST,
+            engine: ENGINE,
+            prefix: Bytes::from_static(KUBERNETES_PREFIX),
+            counters: vec![],
+            custom: Customs::default(),
+        }
     }
 }
 
@@ -79,7 +90,7 @@ impl fmt::Display for Rules {
 }
 
 impl Rules {
-    /// Whether both say the same of merges but for the engine.
+    /// Whether both say the same of what founders declare.
     pub fn is_declared_like(&self, other: &Self) -> bool {
         self.prefix == other.prefix && self.counters == other.counters
     }
@@ -113,7 +124,8 @@ impl Rules {
             minimum: counter.minimum,
         });
         let Self { number, engine, .. } = *self;
-        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters: counters.collect() };
+        let (counters, custom) = (counters.collect(), self.custom.kinds().map(|kind| kind.encode().into()).collect());
+        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters, custom };
         rules.encode_to_vec().into()
     }
 
@@ -137,7 +149,10 @@ impl Rules {
             minimum: counter.minimum,
         });
         let counters = counters.collect();
-        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters })
+        let custom: Option<Vec<Arc<Kind>>> =
+            rules.custom.iter().map(|raw| Some(Arc::new(Kind::decode(raw)?))).collect();
+        let custom = Customs::new(custom?);
+        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters, custom })
     }
 }
 
@@ -155,6 +170,8 @@ mod wire {
         pub counters: Vec<Counter>,
         #[prost(uint32, tag = "4")]
         pub engine: u32,
+        #[prost(bytes = "bytes", repeated, tag = "5")]
+        pub custom: Vec<Bytes>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -182,7 +199,9 @@ mod tests {
             path: ".spec.replicas".to_owned(),
             minimum: Some(0),
         };
-        let rules = Rules { counters: vec![counter], ..Rules::default() };
+        let kind = Kind { group: "e.com".to_owned(), name: "Thing".to_owned(), versions: vec![] };
+        let custom = Customs::new([Arc::new(kind)]);
+        let rules = Rules { counters: vec![counter], custom, ..Rules::default() };
         assert_eq!(Rules::decode(&rules.encode(), ENGINE), Ok(rules.clone()));
         let newer = Rules { number: 7, engine: ENGINE + 1, ..rules };
         let unknown = UnknownRules::Engine { number: 7, engine: ENGINE + 1, newest: ENGINE };

@@ -123,6 +123,12 @@ impl Log {
         self.entries.get(&self.origins.get(&origin)?.front()?.number)
     }
 
+    /// Whether it holds an entry whose origin merged by rules below that number. An origin's numbers only count up.
+    pub fn has_below(&self, number: u32) -> bool {
+        let oldest = self.origins.values().filter_map(|places| self.entries.get(&places.front()?.number));
+        oldest.into_iter().any(|logged| logged.entry.head.rules < number)
+    }
+
     /// Takes the oldest entry of an origin out.
     pub fn pop(&mut self, origin: Origin) -> Option<Logged> {
         let places = self.origins.get_mut(&origin)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::notice::Notice;
 use crate::entry::{Change, ChangeKind, Entry};
-use crate::merge::rules::{Rules, UnknownRules};
+use crate::merge::rules::{FIRST, Rules, UnknownRules};
 use crate::replica::Replica;
 use crate::replica::origins::OriginState;
 use crate::replica::prepared::Prepared;
@@ -231,9 +231,8 @@ pub(crate) fn unknown_rules(change: &Change, engine: u32) -> Option<UnknownRules
             Ok(rules) => (rules.number != number).then_some(UnknownRules::Unreadable),
             Err(error) => Some(error),
         },
-        (SystemKey::Rules(_) | SystemKey::RulesUp(_), ChangeKind::Delete | ChangeKind::Expire) => {
-            Some(UnknownRules::Unreadable)
-        }
+        (SystemKey::Rules(_) | SystemKey::RulesUp(_), ChangeKind::Expire)
+        | (SystemKey::Rules(FIRST), ChangeKind::Delete) => Some(UnknownRules::Unreadable),
         _ => None,
     }
 }

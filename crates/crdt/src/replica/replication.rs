@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::entry::ChangeKind;
 use crate::merge::windows::Windows;
 use crate::replica::log::Log;
 use crate::replica::origins::{OriginState, Origins};
+use crate::store::system::SystemKey;
 use crate::words::id::Origin;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -50,6 +52,17 @@ impl Replication {
         begins.insert(own, origins.own.clone());
         let all = || origins.vector.clone();
         Self { base: all(), floor: all(), settled_upto: all(), begins, ..Self::default() }
+    }
+
+    /// Whether a key must not settle yet: its window holds rules that were forgotten, and something that was merged by them is
+    /// still in the log.
+    pub(crate) fn holds_rules(&self, keyspace: Keyspace, key: &[u8]) -> bool {
+        if keyspace == Keyspace::Client {
+            return false;
+        }
+        let Some(SystemKey::Rules(number)) = SystemKey::decode(key) else { return false };
+        let versions = self.windows.get(keyspace, key).map(|open| open.window.versions()).unwrap_or_default();
+        versions.iter().any(|version| version.kind == ChangeKind::Delete) && self.log.has_below(number + 1)
     }
 
     /// Whether a record must stay whole, or the change in it that is the base of a window must.

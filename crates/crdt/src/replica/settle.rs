@@ -15,6 +15,7 @@ use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
+use crate::store::system::SystemKey;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -59,6 +60,7 @@ impl Replica {
     /// Moves the floor as far as acknowledgements allow, settles what lies under it, and does what waited for that.
     pub(crate) fn advance(&mut self, turn: &mut Turn) {
         self.advance_floor(turn);
+        self.drop_forgotten_rules();
         self.move_rules(turn);
     }
 
@@ -100,6 +102,7 @@ impl Replica {
     /// Settles about that much. Tells whether the log begins elsewhere now.
     fn settle(&mut self, pace: usize) -> bool {
         let Some(replication) = &mut self.replication else { return false };
+        replication.free_rules();
         if replication.is_settled() {
             return false;
         }
@@ -156,6 +159,24 @@ impl Replication {
         self.may_shorten = true;
     }
 
+    /// Looks again at rules that were forgotten and waited for the log.
+    fn free_rules(&mut self) {
+        let rules = |number| (Keyspace::System, SystemKey::Rules(number).encode());
+        let waiting: Vec<(Keyspace, Key)> = self.lingering.range(rules(0)..=rules(u32::MAX)).cloned().collect();
+        for (keyspace, key) in
+            waiting.into_iter().filter(|(keyspace, key)| !self.holds_rules(*keyspace, key)).collect::<Vec<_>>()
+        {
+            if self
+                .windows
+                .get(keyspace, &key)
+                .is_some_and(|open| open.window.versions().iter().all(|v| self.floor.contains(v.dot)))
+            {
+                self.lingering.remove(&(keyspace, key.clone()));
+                self.to_settle.insert((keyspace, key));
+            }
+        }
+    }
+
     /// Whether all is settled that the floor lets settle.
     pub(crate) fn is_settled(&self) -> bool {
         !self.may_shorten && self.to_settle.is_empty() && self.floor.iter().all(|dot| self.settled_upto.contains(dot))
@@ -195,6 +216,10 @@ impl Replication {
 
     /// Settles one window. Tells what that counts for.
     fn settle_window(&mut self, keyspace: Keyspace, key: &Key, book: &RuleBook, released: &mut Vec<u64>) -> usize {
+        if self.holds_rules(keyspace, key) {
+            self.lingering.insert((keyspace, key.clone()));
+            return 1;
+        }
         let (record, lingers) = self.windows.settle(keyspace, key, &self.floor, book);
         released.extend(record);
         if lingers {

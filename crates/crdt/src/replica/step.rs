@@ -400,6 +400,7 @@ impl Replica {
         }
         for shown in [at, later] {
             if !shown.keys.is_empty() {
+                self.schemas.touch(&self.rules.first().prefix, &shown.keys);
                 self.state.push(shown.keys);
                 turn.effects.commits.push(Commit { revision: self.state.revision, events: shown.events });
             }

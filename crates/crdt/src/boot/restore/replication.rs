@@ -202,7 +202,7 @@ pub(super) fn restore(
     }
     for ((keyspace, key), stations) in stations {
         let base = |count| base_after(stations, count);
-        if kept.windows.settle_known(keyspace, &key, &head.floor, base) {
+        if kept.holds_rules(keyspace, &key) || kept.windows.settle_known(keyspace, &key, &head.floor, base) {
             kept.lingering.insert((keyspace, key));
         }
     }
@@ -217,5 +217,6 @@ pub(super) fn restore(
     kept.may_shorten = true;
     let alone = replica.membership.members.is_empty() || replica.membership.counting() == [own.replica];
     replica.replication = (!alone || !kept.log.is_empty()).then_some(kept);
+    replica.reread_rules();
     Ok(())
 }

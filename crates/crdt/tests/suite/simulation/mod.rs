@@ -29,6 +29,7 @@ mod nemesis;
 mod network;
 mod observer;
 mod plots;
+mod schemas;
 mod seeds;
 mod stories;
 mod world;
@@ -121,13 +122,15 @@ fn whoever_is_away_each_replica_shows_what_all_versions_mean() {
 const RULES_SCHEDULES: u64 = 600;
 
 /// What they must have met.
-const RULES_MET: [&str; 6] = [
+const RULES_MET: [&str; 8] = [
     "declarations",
     "declarations while another waits",
     "windows with versions of several numbers",
     "older builds that did not start",
     "members that an older build does not join",
     "rules moved up",
+    "schemas in use",
+    "rules forgotten",
 ];
 
 #[test]
