@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::entry::Entry;
 use crate::words::chain::Chain;
 use crate::words::id::{Dot, Origin};
+use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
 
 /// An entry with what sending and settling it need.
@@ -123,10 +124,14 @@ impl Log {
         self.entries.get(&self.origins.get(&origin)?.front()?.number)
     }
 
-    /// Whether it holds an entry whose origin merged by rules below that number. An origin's numbers only count up.
+    /// Whether it holds a client's write whose origin merged by rules below that number. An origin's numbers only count up. Merges of
+    /// system keys consult no rules: what declares rules must not keep those before it.
     pub fn has_below(&self, number: u32) -> bool {
-        let oldest = self.origins.values().filter_map(|places| self.entries.get(&places.front()?.number));
-        oldest.into_iter().any(|logged| logged.entry.head.rules < number)
+        self.origins.values().any(|places| {
+            let entries = places.iter().filter_map(|place| self.entries.get(&place.number));
+            let mut below = entries.take_while(|logged| logged.entry.head.rules < number);
+            below.any(|logged| logged.entry.changes.iter().any(|change| change.keyspace == Keyspace::Client))
+        })
     }
 
     /// Takes the oldest entry of an origin out.
