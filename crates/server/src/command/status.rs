@@ -41,6 +41,12 @@ fn table(url: &str, status: &StatusResponse) -> String {
     if let Some(declared) = status.declared_rules {
         let _infallible = writeln!(text, "  rules {declared} wait for {}", status.declared_lack.join(", "));
     }
+    if status.custom_kinds > 0 || !status.waiting_kinds.is_empty() {
+        let _infallible = writeln!(text, "  custom kinds that merge by their schema: {}", status.custom_kinds);
+    }
+    for kind in &status.waiting_kinds {
+        let _infallible = writeln!(text, "  {} does not yet: {}", kind.name, kind.why);
+    }
     if !status.writes_refused.is_empty() {
         let _infallible = writeln!(text, "  writes refused: {}", status.writes_refused);
     }
@@ -109,6 +115,8 @@ fn ago(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use eddy_proto::admin::WaitingKind;
+
     use super::*;
 
     #[test]
@@ -148,12 +156,19 @@ mod tests {
             declared_lack: vec!["west".to_owned(), "north".to_owned()],
             kubernetes_prefix: "/registry/".to_owned(),
             counters: vec!["apps/v1/Deployment:.spec.replicas:min=0".to_owned()],
+            custom_kinds: 12,
+            waiting_kinds: vec![WaitingKind {
+                name: "example.com/Thing".to_owned(),
+                why: "not every member is known to have it".to_owned(),
+            }],
             ..StatusResponse::default()
         };
         expect_test::expect![[r#"
             http://h:1  east 2  cluster 1  revision 7  unsettled keys 0
               rules 2: prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0, merge engine 2 (this build: 3)
               rules 3 wait for west, north
+              custom kinds that merge by their schema: 12
+              example.com/Thing does not yet: not every member is known to have it
               memberID:2 alarm:NOSPACE
               PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE
               ab    west  yes        0       0      12 ms ago     1.5 ms      equal    its build has merge engine 2
