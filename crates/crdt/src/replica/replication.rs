@@ -54,15 +54,27 @@ impl Replication {
         Self { base: all(), floor: all(), settled_upto: all(), begins, ..Self::default() }
     }
 
-    /// Whether a key must not settle yet: its window holds rules that were forgotten, and something that was merged by them is
-    /// still in the log.
-    pub(crate) fn holds_rules(&self, keyspace: Keyspace, key: &[u8]) -> bool {
+    /// How far a key must not settle yet although the floor lets it, if it is held: its window holds rules that were forgotten,
+    /// and something that was merged by them is still in the log. What declared them settles: it may lie before that in the log.
+    pub(crate) fn floor_of_rules(
+        &self,
+        keyspace: Keyspace,
+        key: &[u8],
+        floor: &VersionVector,
+    ) -> Option<VersionVector> {
         if keyspace == Keyspace::Client {
-            return false;
+            return None;
         }
-        let Some(SystemKey::Rules(number)) = SystemKey::decode(key) else { return false };
-        let versions = self.windows.get(keyspace, key).map(|open| open.window.versions()).unwrap_or_default();
-        versions.iter().any(|version| version.kind == ChangeKind::Delete) && self.log.has_below(number + 1)
+        let Some(SystemKey::Rules(number)) = SystemKey::decode(key) else { return None };
+        let versions = self.windows.get(keyspace, key)?.window.versions();
+        let mut deletes = versions.iter().filter(|version| version.kind == ChangeKind::Delete).peekable();
+        deletes.peek()?;
+        if !self.log.has_below(number + 1) {
+            return None;
+        }
+        let mut lower = floor.clone();
+        deletes.for_each(|version| lower.cut(version.dot));
+        Some(lower)
     }
 
     /// Whether a record must stay whole, or the change in it that is the base of a window must.

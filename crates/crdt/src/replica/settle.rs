@@ -108,6 +108,8 @@ impl Replica {
         }
         let mut released = replication.settle_windows(pace, &self.rules);
         let left_log = replication.shorten_log(pace);
+        // What was merged by them may just have left the log.
+        replication.free_rules();
         let is_shorter = !left_log.is_empty();
         released.extend(left_log);
         // The record is no longer kept for peers: its dead changes may go.
@@ -163,14 +165,10 @@ impl Replication {
     fn free_rules(&mut self) {
         let rules = |number| (Keyspace::System, SystemKey::Rules(number).encode());
         let waiting: Vec<(Keyspace, Key)> = self.lingering.range(rules(0)..=rules(u32::MAX)).cloned().collect();
-        for (keyspace, key) in
-            waiting.into_iter().filter(|(keyspace, key)| !self.holds_rules(*keyspace, key)).collect::<Vec<_>>()
-        {
-            if self
-                .windows
-                .get(keyspace, &key)
-                .is_some_and(|open| open.window.versions().iter().all(|v| self.floor.contains(v.dot)))
-            {
+        for (keyspace, key) in waiting {
+            let open = self.windows.get(keyspace, &key);
+            let is_under = open.is_some_and(|open| open.window.versions().iter().all(|v| self.floor.contains(v.dot)));
+            if is_under && self.floor_of_rules(keyspace, &key, &self.floor).is_none() {
                 self.lingering.remove(&(keyspace, key.clone()));
                 self.to_settle.insert((keyspace, key));
             }
@@ -216,13 +214,11 @@ impl Replication {
 
     /// Settles one window. Tells what that counts for.
     fn settle_window(&mut self, keyspace: Keyspace, key: &Key, book: &RuleBook, released: &mut Vec<u64>) -> usize {
-        if self.holds_rules(keyspace, key) {
-            self.lingering.insert((keyspace, key.clone()));
-            return 1;
-        }
-        let (record, lingers) = self.windows.settle(keyspace, key, &self.floor, book);
+        let held = self.floor_of_rules(keyspace, key, &self.floor);
+        let floor = held.as_ref().unwrap_or(&self.floor);
+        let (record, lingers) = self.windows.settle(keyspace, key, floor, book);
         released.extend(record);
-        if lingers {
+        if lingers || held.is_some() {
             self.lingering.insert((keyspace, key.clone()));
         }
         let Some(open) = self.windows.get(keyspace, key) else { return 1 };

@@ -202,7 +202,9 @@ pub(super) fn restore(
     }
     for ((keyspace, key), stations) in stations {
         let base = |count| base_after(stations, count);
-        if kept.holds_rules(keyspace, &key) || kept.windows.settle_known(keyspace, &key, &head.floor, base) {
+        let held = kept.floor_of_rules(keyspace, &key, &head.floor);
+        let floor = held.as_ref().unwrap_or(&head.floor);
+        if kept.windows.settle_known(keyspace, &key, floor, base) || held.is_some() {
             kept.lingering.insert((keyspace, key));
         }
     }
