@@ -6,7 +6,7 @@
 //! with `s` (see [`super::marks`]). The log drops the entry of a version that left. The next entry of the same origin
 //! then stands for both entries. See DESIGN 2, "What may leave".
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::merge::version::Version;
 use crate::replica::Replica;
@@ -161,12 +161,73 @@ impl Replica {
         }
     }
 
-    /// Takes what may leave out of the window.
+    /// Takes what may leave out of the key's window. An entry that did several things leaves only as a whole: when its
+    /// versions of the other keys may leave as well. These are taken out, too.
     fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
-        let ends = self.unsettled_ends();
-        let lowest = self.lowest_to_come();
+        let needless = self.needless(counting, keyspace, key);
+        let Some(replication) = &mut self.replication else { return vec![] };
+        let others = |dot: Dot| {
+            let changes = replication.log.get(dot).map(|logged| &logged.entry.changes[..]).unwrap_or_default();
+            let keys = changes.iter().map(|change| (change.keyspace, change.key.clone()));
+            keys.filter(|other| *other != (keyspace, key.clone())).collect::<BTreeSet<_>>()
+        };
+        let (mut alone, mut beside) = (vec![], vec![]);
+        for dot in needless {
+            let others = others(dot);
+            match others.is_empty() {
+                true => alone.push(dot),
+                // What settled of it is in the base of that key, and the log has to say so.
+                false if replication.floor.contains(dot) => {}
+                false => beside.push((dot, others)),
+            }
+        }
+        replication.windows.take_out(keyspace, key, &alone);
+        if !beside.is_empty() {
+            alone.extend(self.leave_together(counting, (keyspace, key), beside));
+        }
+        alone
+    }
+
+    /// Takes versions of a key that are needless out of its window, and what else their entries did out of the windows of
+    /// those other keys, where all of it is needless. Tells which entries these are.
+    fn leave_together(
+        &mut self,
+        counting: &[ReplicaId],
+        (keyspace, key): (Keyspace, &Key),
+        mut beside: Vec<(Dot, BTreeSet<(Keyspace, Key)>)>,
+    ) -> Vec<Dot> {
+        let mut needless: BTreeMap<(Keyspace, Key), Vec<Dot>> = BTreeMap::new();
+        beside.retain(|(dot, others)| {
+            others.iter().all(|other| {
+                // One that nothing was written over needs no look at all the others.
+                self.is_written_over(other.0, &other.1, *dot)
+                    && needless
+                        .entry(other.clone())
+                        .or_insert_with(|| self.needless(counting, other.0, &other.1))
+                        .contains(dot)
+            })
+        });
+        let Some(replication) = &mut self.replication else { return vec![] };
+        let whole: Vec<Dot> = beside.iter().map(|(dot, _)| *dot).collect();
+        replication.windows.take_out(keyspace, key, &whole);
+        for ((keyspace, key), needless) in needless {
+            let whole: Vec<Dot> = needless.into_iter().filter(|dot| whole.contains(dot)).collect();
+            replication.windows.take_out(keyspace, &key, &whole);
+        }
+        whole
+    }
+
+    /// Whether there is a version of the key that descends from that one.
+    fn is_written_over(&self, keyspace: Keyspace, key: &Key, dot: Dot) -> bool {
+        let window = self.window(keyspace, key).map(|open| &open.window);
+        window.is_some_and(|window| window.versions().iter().rev().any(|later| later.descends_from(dot)))
+    }
+
+    /// The versions of a key that may leave.
+    fn needless(&self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
         let Self { identity, membership, marks, origins, replication, rules, .. } = self;
         let Some(replication) = replication else { return vec![] };
+        let Some(open) = replication.windows.get(keyspace, key) else { return vec![] };
         let (acks, members) = (&membership.acks, &membership.members);
         let nothing = Statement::default();
         let known: Vec<Knows<'_>> = counting
@@ -180,11 +241,11 @@ impl Replica {
                 Knows { id: *id, origin, has: origin.and_then(|origin| acks.counted().get(&origin)), said: Some(said) }
             })
             .collect();
-        let log = &replication.log;
+        let (ends, log) = (self.unsettled_ends(), &replication.log);
         let may_leave = |version: &Version, successor: &Version| {
             log.may_leave_out(version.dot) && is_needless(&known, marks, &ends, version, successor)
         };
-        replication.windows.drop_middles(keyspace, key, rules, lowest, may_leave)
+        open.window.needless(rules, self.lowest_to_come(), keyspace, key, may_leave)
     }
 
     /// The ends of births, and removals of members, that are not settled. What an ended birth told a member alone is not
