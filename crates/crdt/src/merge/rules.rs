@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::command::counter::CounterRule;
+use crate::command::counter::{AtomicRule, CounterRule};
 use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
 /// The newest merge engine of this build: the code of merges, with its lists of keyed fields. Engine 1 gave a run of
@@ -30,6 +30,8 @@ pub struct Rules {
     pub prefix: Bytes,
     /// Integers that are added up instead of overwritten.
     pub counters: Vec<CounterRule>,
+    /// Fields that merge as one value, in order.
+    pub atomic: Vec<AtomicRule>,
 }
 
 /// Rules by which this build cannot merge. Merging by others would let replicas differ.
@@ -65,23 +67,38 @@ impl UnknownRules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { number: FIRST, engine: ENGINE, prefix: Bytes::from_static(KUBERNETES_PREFIX), counters: vec![] }
+        Self {
+            number: FIRST,
+            engine: ENGINE,
+            prefix: Bytes::from_static(KUBERNETES_PREFIX),
+            counters: vec![],
+            atomic: vec![],
+        }
     }
 }
 
 /// What the founders chose of them.
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counters: Vec<String> = self.counters.iter().map(CounterRule::to_string).collect();
-        let counters = if counters.is_empty() { "none".to_owned() } else { counters.join(",") };
-        write!(f, "prefix {}, counters {counters}", String::from_utf8_lossy(&self.prefix))
+        let list = |rules: Vec<String>| if rules.is_empty() { "none".to_owned() } else { rules.join(",") };
+        let counters = list(self.counters.iter().map(CounterRule::to_string).collect());
+        let atomic = list(self.atomic.iter().map(AtomicRule::to_string).collect());
+        write!(f, "prefix {}, counters {counters}, atomic {atomic}", String::from_utf8_lossy(&self.prefix))
     }
 }
 
 impl Rules {
     /// Whether both say the same of merges but for the engine.
     pub fn is_declared_like(&self, other: &Self) -> bool {
-        self.prefix == other.prefix && self.counters == other.counters
+        self.prefix == other.prefix && self.counters == other.counters && self.atomic == other.atomic
+    }
+
+    /// The fields of that kind that are declared to be one value.
+    pub fn atomic_of(&self, api_version: &str, kind: &str) -> &[AtomicRule] {
+        let of = |rule: &AtomicRule| (rule.api_version.as_str(), rule.kind.as_str()).cmp(&(api_version, kind));
+        let from = self.atomic.partition_point(|rule| of(rule).is_lt());
+        let until = self.atomic.partition_point(|rule| of(rule).is_le());
+        self.atomic.get(from..until).unwrap_or_default()
     }
 
     /// The client keys that each replica keeps for itself.
@@ -112,8 +129,14 @@ impl Rules {
             path: counter.path.clone(),
             minimum: counter.minimum,
         });
+        let atomic = self.atomic.iter().map(|atomic| wire::Atomic {
+            api_version: atomic.api_version.clone(),
+            kind: atomic.kind.clone(),
+            path: atomic.path.clone(),
+        });
         let Self { number, engine, .. } = *self;
-        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters: counters.collect() };
+        let (counters, atomic) = (counters.collect(), atomic.collect());
+        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters, atomic };
         rules.encode_to_vec().into()
     }
 
@@ -137,7 +160,14 @@ impl Rules {
             minimum: counter.minimum,
         });
         let counters = counters.collect();
-        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters })
+        let atomic = rules.atomic.into_iter().map(|atomic| AtomicRule {
+            api_version: atomic.api_version,
+            kind: atomic.kind,
+            path: atomic.path,
+        });
+        let mut atomic: Vec<_> = atomic.collect();
+        atomic.sort_unstable();
+        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters, atomic })
     }
 }
 
@@ -155,6 +185,18 @@ mod wire {
         pub counters: Vec<Counter>,
         #[prost(uint32, tag = "4")]
         pub engine: u32,
+        #[prost(message, repeated, tag = "8")]
+        pub atomic: Vec<Atomic>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Atomic {
+        #[prost(string, tag = "1")]
+        pub api_version: String,
+        #[prost(string, tag = "2")]
+        pub kind: String,
+        #[prost(string, tag = "3")]
+        pub path: String,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -182,7 +224,15 @@ mod tests {
             path: ".spec.replicas".to_owned(),
             minimum: Some(0),
         };
-        let rules = Rules { counters: vec![counter], ..Rules::default() };
+        let atomic = |kind: &str, path: &str| AtomicRule {
+            api_version: "apps/v1".to_owned(),
+            kind: kind.to_owned(),
+            path: path.to_owned(),
+        };
+        let atomic = vec![atomic("DaemonSet", ".spec"), atomic("Deployment", ".a"), atomic("Deployment", ".b")];
+        let rules = Rules { counters: vec![counter], atomic, ..Rules::default() };
+        assert_eq!(rules.atomic_of("apps/v1", "Deployment"), &rules.atomic[1..]);
+        assert_eq!(rules.atomic_of("apps/v1", "ReplicaSet"), []);
         assert_eq!(Rules::decode(&rules.encode(), ENGINE), Ok(rules.clone()));
         let newer = Rules { number: 7, engine: ENGINE + 1, ..rules };
         let unknown = UnknownRules::Engine { number: 7, engine: ENGINE + 1, newest: ENGINE };

@@ -25,6 +25,7 @@ pub(crate) mod rules;
 mod settle;
 pub(crate) mod spaces;
 mod step;
+pub(crate) mod strays;
 pub(crate) mod sweep;
 pub(crate) mod told;
 pub(crate) mod turn;

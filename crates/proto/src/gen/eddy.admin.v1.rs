@@ -56,6 +56,12 @@ pub struct StatusResponse {
     pub declared_rules: ::core::option::Option<u32>,
     #[prost(string, repeated, tag = "20")]
     pub declared_lack: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Fields that are declared to merge as one value, as in apps/v1/Deployment:.spec.template.
+    #[prost(string, repeated, tag = "31")]
+    pub atomic: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How many objects lie in namespaces that do not exist, as counted a moment ago.
+    #[prost(uint64, tag = "32")]
+    pub strays: u64,
 }
 /// The last entry of an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -178,6 +184,15 @@ pub struct DeclareRequest {
     /// All of them, as in apps/v1/Deployment:.spec.replicas:min=0; what is not named is no counter any more.
     #[prost(string, repeated, tag = "1")]
     pub counters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Which fields merge as one value. Without it these stay as they are.
+    #[prost(message, optional, tag = "2")]
+    pub atomic: ::core::option::Option<AtomicFields>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AtomicFields {
+    /// All of them, as in apps/v1/Deployment:.spec.template; what is not named is none any more.
+    #[prost(string, repeated, tag = "1")]
+    pub fields: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeclareResponse {
@@ -372,7 +387,7 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("eddy.admin.v1.Admin", "Leap"));
             self.inner.unary(req, path, codec).await
         }
-        /// Declares which fields are counters from now on. The rules that follow from that are in use once every member has them.
+        /// Declares which fields are counters from now on, and which merge as one value. The rules that follow from that are in use once every member has them.
         pub async fn declare(
             &mut self,
             request: impl tonic::IntoRequest<super::DeclareRequest>,
@@ -428,7 +443,7 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::LeapRequest>,
         ) -> std::result::Result<tonic::Response<super::LeapResponse>, tonic::Status>;
-        /// Declares which fields are counters from now on. The rules that follow from that are in use once every member has them.
+        /// Declares which fields are counters from now on, and which merge as one value. The rules that follow from that are in use once every member has them.
         async fn declare(
             &self,
             request: tonic::Request<super::DeclareRequest>,

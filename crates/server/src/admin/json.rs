@@ -22,6 +22,8 @@ pub fn status(status: &StatusResponse) -> Value {
         "declared_rules_wait_for": status.declared_lack,
         "kubernetes_prefix": status.kubernetes_prefix,
         "counters": status.counters,
+        "atomic": status.atomic,
+        "objects_without_namespace": status.strays,
         "state_hash": status.state_hash,
         "alarms": status.alarms,
         "writes_refused": text_or_null(&status.writes_refused),

@@ -109,6 +109,7 @@ impl Peers {
         if self.node.look(Replica::is_out_of_spaces) {
             alarms.push(spaces_text(own.replica));
         }
+        let strays = self.counted.strays(&self.node);
         let own_member = durable.members.iter().find(|member| member.id == own.replica);
         self.node.look(|replica| pb::StatusResponse {
             cluster_id: own.cluster.get(),
@@ -131,6 +132,8 @@ impl Peers {
             declared_lack: replica.lack_declared().map(|member| member.name.clone()).collect(),
             kubernetes_prefix: String::from_utf8_lossy(&replica.rules().current().prefix).into_owned(),
             counters: replica.rules().current().counters.iter().map(ToString::to_string).collect(),
+            strays,
+            atomic: replica.rules().current().atomic.iter().map(ToString::to_string).collect(),
         })
     }
 

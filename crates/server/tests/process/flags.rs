@@ -93,7 +93,7 @@ fn nonsense_is_refused_by_name_with_the_closest_flag() {
     refused(
         &["--counters=apps/v1/Deployment:spec.replicas"],
         expect![[
-            r#"invalid value "apps/v1/Deployment:spec.replicas" for flag --counters: "spec.replicas" is no path of fields, as in .spec.replicas; a counter does not lie in a list"#
+            r#"invalid value "apps/v1/Deployment:spec.replicas" for flag --counters: "spec.replicas" is no path of fields, as in .spec.replicas; what is declared does not lie in a list"#
         ]],
     );
     refused(

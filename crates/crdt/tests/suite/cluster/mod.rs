@@ -11,4 +11,5 @@ mod rules;
 mod slices;
 mod spaces;
 mod stories;
+mod strays;
 mod users;

@@ -2,8 +2,8 @@
 
 use super::flag::{Flag, REMOVED, REPLICATION, boolean, duration, text};
 use super::setters::{
-    cors, counters, drop_bool, drop_duration, drop_int, drop_text, drop_uint, kubernetes_prefix, one_of, streams,
-    to_bool, to_duration, to_i64, to_path, to_text, to_u64, urls, v2_deprecation,
+    cors, counters, drop_bool, drop_duration, drop_int, drop_text, drop_uint, kubernetes_prefix, merge_policy, one_of,
+    streams, to_bool, to_duration, to_i64, to_path, to_text, to_u64, urls, v2_deprecation,
 };
 use crate::config::gates;
 use crate::config::value::{parse_list, parse_set};
@@ -167,6 +167,13 @@ pub static FLAGS: &[Flag] = &[
         "",
         "Integers of objects that add up, as apiVersion/Kind:.path[:min=number],...; counts as the one above.",
         counters,
+    ),
+    text(
+        REPLICATION,
+        "merge-policy",
+        "",
+        "A file that names counters and fields that merge as one value, instead of --counters; counts as the one above.",
+        merge_policy,
     ),
     text(SECURITY, "cert-file", "", "Certificate shown to clients.", |c, v| to_path(&mut c.client_tls.cert_file, v))
         .flag_only(),

@@ -12,10 +12,11 @@ pub mod normal;
 
 use std::collections::BTreeMap;
 
+use crate::command::counter::AtomicRule;
 use crate::merge::rules::Rules;
 
 use super::json::Json;
-use super::path::{Path, Step};
+use super::path::{self, Path, Step};
 use catalogue::{Base, Declared, Form, Key, Many, Stays, Together, TypeId, catalogue};
 
 /// How the parts of a value merge.
@@ -73,6 +74,8 @@ pub struct Schema<'a> {
     built_in: Option<TypeId>,
     /// What is set once.
     once: &'static [&'static [&'static str]],
+    /// What the cluster declares to be one value.
+    atomic: &'a [AtomicRule],
     is_lease: bool,
     /// Whether `data` is one value.
     has_whole_data: bool,
@@ -83,7 +86,8 @@ impl<'a> Schema<'a> {
     pub fn new(api_version: &'a str, kind: &'a str, rules: &'a Rules) -> Self {
         let (built_in, once) = (catalogue().kind(api_version, kind), set_once(api_version, kind));
         let is_lease = kind == "Lease" && api_version.starts_with("coordination.k8s.io/");
-        Self { api_version, kind, rules, built_in, once, is_lease, has_whole_data: false }
+        let atomic = rules.atomic_of(api_version, kind);
+        Self { api_version, kind, rules, built_in, once, atomic, is_lease, has_whole_data: false }
     }
 
     /// The same for a Secret of that type: a pair or a file is only right as a whole.
@@ -133,6 +137,9 @@ impl<'a> Schema<'a> {
             return Shape::Atomic;
         }
         if self.has_whole_data && path.is(&["data"]) {
+            return Shape::Atomic;
+        }
+        if self.atomic.iter().any(|atomic| path::is_written(path, &atomic.path)) {
             return Shape::Atomic;
         }
         if path.is(&["metadata", "managedFields"]) {
