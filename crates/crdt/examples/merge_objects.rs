@@ -2,16 +2,18 @@
 //!
 //! Each line of the input is a name and values in base64: the value that all versions descend from, then concurrent ones, each
 //! written later than the one before. The line that answers has the name and the merged value. With one value alone the answer
-//! is that value as it is read and written again: as JSON and as protobuf. `-` stands for nothing. A line named `definition`
-//! is not answered: by that definition of custom resources all later lines are merged.
+//! is that value as it is read and written again: as JSON, as protobuf, and taken apart into leaves, through Automerge and put
+//! together. `-` stands for nothing. A line named `definition` is not answered: by that definition of custom resources all later
+//! lines are merged.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use eddy_crdt::merge::{Customs, Encoding, Object, RuleBook, Rules, Version, Window, read_definition};
+use eddy_crdt::merge::{Customs, Encoding, Json, Object, RuleBook, Rules, Version, Window, read_definition};
 use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Origin, ReplicaId, Stamp, VersionVector};
 
 fn main() -> io::Result<()> {
@@ -30,7 +32,7 @@ fn main() -> io::Result<()> {
             continue;
         }
         let answers = match &values[..] {
-            [value] => again(value),
+            [value] => again(value).into_iter().chain([through_leaves(value, &book)]).collect(),
             [base, heads @ ..] => vec![merged(base, heads, &book)],
             [] => vec![],
         };
@@ -50,6 +52,46 @@ fn again(value: &[u8]) -> Vec<Option<Bytes>> {
         object.write(&object.json)
     };
     vec![write(Encoding::Json), write(Encoding::Protobuf)]
+}
+
+/// An object as it is after a merge in which every leaf of it is an edit. Beside it somebody else has set an annotation on what
+/// tells objects apart; that is taken away again.
+fn through_leaves(value: &Bytes, book: &RuleBook) -> Option<Bytes> {
+    const ANNOTATION: &str = "eddy/again";
+    let object = Object::parse(value)?;
+    let Json::Map(whole) = &object.json else { return None };
+    let only = |of: &BTreeMap<String, Json>, names: &[&str]| -> BTreeMap<String, Json> {
+        of.iter()
+            .filter(|(name, _)| names.contains(&name.as_str()))
+            .map(|(name, one)| (name.clone(), one.clone()))
+            .collect()
+    };
+    let about = only(whole, &["apiVersion", "kind", "type"]);
+    let metadata = match whole.get("metadata") {
+        Some(Json::Map(metadata)) => only(metadata, &["name", "namespace", "uid"]),
+        _ => BTreeMap::new(),
+    };
+    let annotations = Json::Map([(ANNOTATION.to_owned(), Json::String("x".to_owned()))].into());
+    let mut annotated = metadata.clone();
+    annotated.insert("annotations".to_owned(), annotations);
+    let [base, beside] = [metadata, annotated].map(|metadata| {
+        let mut whole = about.clone();
+        whole.insert("metadata".to_owned(), Json::Map(metadata));
+        object.write(&Json::Map(whole))
+    });
+    let (base, beside) = (base?, beside?);
+    let mut merged = Object::parse(&merged(&base, &[value.clone(), beside], book)?)?;
+    let Json::Map(whole) = &mut merged.json else { return None };
+    let Some(Json::Map(metadata)) = whole.get_mut("metadata") else { return None };
+    let Some(Json::Map(annotations)) = metadata.get_mut("annotations") else { return None };
+    annotations.remove(ANNOTATION)?;
+    if annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+    if metadata.is_empty() {
+        whole.remove("metadata");
+    }
+    merged.write(&merged.json)
 }
 
 /// What a site sees that has learned of all.

@@ -44,6 +44,7 @@ pub use replica::log::{Log, Logged};
 pub use replica::marks::{Ack, Mark, Marks, Statement, Upto};
 pub use replica::prepared::Prepared;
 pub use replica::query::BelowFloor;
+pub use replica::strays::Strays;
 
 pub use replica::schemas::{CustomKind, WaitsFor};
 pub use replica::sweep::Sweep;

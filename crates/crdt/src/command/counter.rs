@@ -1,4 +1,4 @@
-//! Counters, as they are declared.
+//! Counters, and fields that merge as one value, as they are declared.
 
 use std::fmt;
 
@@ -20,5 +20,23 @@ impl fmt::Display for CounterRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}:{}", self.api_version, self.kind, self.path)?;
         self.minimum.map_or(Ok(()), |minimum| write!(f, ":min={minimum}"))
+    }
+}
+
+/// A field of a Kubernetes kind that merges as one value, whatever is in it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct AtomicRule {
+    /// The object's `apiVersion`.
+    pub api_version: String,
+    /// The object's `kind`.
+    pub kind: String,
+    /// The field, as in `.spec.template`.
+    pub path: String,
+}
+
+/// As it is declared: `apps/v1/Deployment:.spec.template`.
+impl fmt::Display for AtomicRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:{}", self.api_version, self.kind, self.path)
     }
 }

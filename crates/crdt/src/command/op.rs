@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::command::auth::{AuthCommand, AuthRefusal};
-use crate::command::counter::CounterRule;
+use crate::command::counter::{AtomicRule, CounterRule};
 use crate::command::member::Member;
 use crate::words::id::{LeaseId, ReplicaId};
 use crate::words::key::{Key, KeyRange};
@@ -312,10 +312,12 @@ pub enum Command {
         /// Where clients reach it.
         client_urls: Vec<String>,
     },
-    /// Merge by rules with these counters from now on, once all members know them.
+    /// Merge by rules with these declarations from now on, once all members know them.
     Declare {
         /// Integers that are added up instead of overwritten.
         counters: Vec<CounterRule>,
+        /// Fields that merge as one value.
+        atomic: Vec<AtomicRule>,
     },
     /// Change users or roles.
     Auth(AuthCommand),

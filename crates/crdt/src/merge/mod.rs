@@ -15,9 +15,9 @@ pub(crate) mod version;
 pub(crate) mod window;
 pub(crate) mod windows;
 
-pub use crate::command::counter::CounterRule;
+pub use crate::command::counter::{AtomicRule, CounterRule};
 pub use book::RuleBook;
-pub use declared::{BadDeclaration, counters, prefix};
+pub use declared::{BadDeclaration, atomic, counters, prefix};
 pub use object::json::Json;
 pub use object::leaves::{assemble, flatten};
 pub use object::path::Path;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::command::counter::CounterRule;
+use crate::command::counter::{AtomicRule, CounterRule};
 use crate::merge::object::schema::custom::{Customs, Kind};
 use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
@@ -35,6 +35,8 @@ pub struct Rules {
     pub counters: Vec<CounterRule>,
     /// What the schemas of custom resources say.
     pub custom: Customs,
+    /// Fields that merge as one value, in order.
+    pub atomic: Vec<AtomicRule>,
 }
 
 /// Rules by which this build cannot merge. Merging by others would let replicas differ.
@@ -76,6 +78,7 @@ impl Default for Rules {
             prefix: Bytes::from_static(KUBERNETES_PREFIX),
             counters: vec![],
             custom: Customs::default(),
+            atomic: vec![],
         }
     }
 }
@@ -83,16 +86,25 @@ impl Default for Rules {
 /// What the founders chose of them.
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counters: Vec<String> = self.counters.iter().map(CounterRule::to_string).collect();
-        let counters = if counters.is_empty() { "none".to_owned() } else { counters.join(",") };
-        write!(f, "prefix {}, counters {counters}", String::from_utf8_lossy(&self.prefix))
+        let list = |rules: Vec<String>| if rules.is_empty() { "none".to_owned() } else { rules.join(",") };
+        let counters = list(self.counters.iter().map(CounterRule::to_string).collect());
+        let atomic = list(self.atomic.iter().map(AtomicRule::to_string).collect());
+        write!(f, "prefix {}, counters {counters}, atomic {atomic}", String::from_utf8_lossy(&self.prefix))
     }
 }
 
 impl Rules {
     /// Whether both say the same of what founders declare.
     pub fn is_declared_like(&self, other: &Self) -> bool {
-        self.prefix == other.prefix && self.counters == other.counters
+        self.prefix == other.prefix && self.counters == other.counters && self.atomic == other.atomic
+    }
+
+    /// The fields of that kind that are declared to be one value.
+    pub fn atomic_of(&self, api_version: &str, kind: &str) -> &[AtomicRule] {
+        let of = |rule: &AtomicRule| (rule.api_version.as_str(), rule.kind.as_str()).cmp(&(api_version, kind));
+        let from = self.atomic.partition_point(|rule| of(rule).is_lt());
+        let until = self.atomic.partition_point(|rule| of(rule).is_le());
+        self.atomic.get(from..until).unwrap_or_default()
     }
 
     /// The client keys that each replica keeps for itself.
@@ -123,9 +135,15 @@ impl Rules {
             path: counter.path.clone(),
             minimum: counter.minimum,
         });
+        let atomic = self.atomic.iter().map(|atomic| wire::Atomic {
+            api_version: atomic.api_version.clone(),
+            kind: atomic.kind.clone(),
+            path: atomic.path.clone(),
+        });
         let Self { number, engine, .. } = *self;
-        let (counters, custom) = (counters.collect(), self.custom.kinds().map(|kind| kind.encode().into()).collect());
-        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters, custom };
+        let custom = self.custom.kinds().map(|kind| kind.encode().into()).collect();
+        let (counters, atomic) = (counters.collect(), atomic.collect());
+        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters, custom, atomic };
         rules.encode_to_vec().into()
     }
 
@@ -152,7 +170,14 @@ impl Rules {
         let custom: Option<Vec<Arc<Kind>>> =
             rules.custom.iter().map(|raw| Some(Arc::new(Kind::decode(raw)?))).collect();
         let custom = Customs::new(custom?);
-        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters, custom })
+        let atomic = rules.atomic.into_iter().map(|atomic| AtomicRule {
+            api_version: atomic.api_version,
+            kind: atomic.kind,
+            path: atomic.path,
+        });
+        let mut atomic: Vec<_> = atomic.collect();
+        atomic.sort_unstable();
+        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters, custom, atomic })
     }
 }
 
@@ -172,6 +197,18 @@ mod wire {
         pub engine: u32,
         #[prost(bytes = "bytes", repeated, tag = "5")]
         pub custom: Vec<Bytes>,
+        #[prost(message, repeated, tag = "8")]
+        pub atomic: Vec<Atomic>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Atomic {
+        #[prost(string, tag = "1")]
+        pub api_version: String,
+        #[prost(string, tag = "2")]
+        pub kind: String,
+        #[prost(string, tag = "3")]
+        pub path: String,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -201,7 +238,15 @@ mod tests {
         };
         let kind = Kind { group: "e.com".to_owned(), name: "Thing".to_owned(), versions: vec![] };
         let custom = Customs::new([Arc::new(kind)]);
-        let rules = Rules { counters: vec![counter], custom, ..Rules::default() };
+        let atomic = |kind: &str, path: &str| AtomicRule {
+            api_version: "apps/v1".to_owned(),
+            kind: kind.to_owned(),
+            path: path.to_owned(),
+        };
+        let atomic = vec![atomic("DaemonSet", ".spec"), atomic("Deployment", ".a"), atomic("Deployment", ".b")];
+        let rules = Rules { counters: vec![counter], custom, atomic, ..Rules::default() };
+        assert_eq!(rules.atomic_of("apps/v1", "Deployment"), &rules.atomic[1..]);
+        assert_eq!(rules.atomic_of("apps/v1", "ReplicaSet"), []);
         assert_eq!(Rules::decode(&rules.encode(), ENGINE), Ok(rules.clone()));
         let newer = Rules { number: 7, engine: ENGINE + 1, ..rules };
         let unknown = UnknownRules::Engine { number: 7, engine: ENGINE + 1, newest: ENGINE };

@@ -57,7 +57,7 @@ impl Replica {
             Command::MemberUpdate { id, peer_urls } => self.member_update(turn, id, peer_urls),
             Command::MemberPromote(id) => self.member_promote(turn, id),
             Command::MemberPublish { name, client_urls } => self.member_publish(turn, name, client_urls),
-            Command::Declare { counters } => self.declare(turn, counters),
+            Command::Declare { counters, atomic } => self.declare(turn, counters, atomic),
             Command::Auth(command) => self.auth(turn, command),
             Command::Leap => self.leap(turn, Stride::Next),
         }

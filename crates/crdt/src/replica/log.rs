@@ -144,14 +144,11 @@ impl Log {
         self.entries.remove(&place.number)
     }
 
-    /// Whether an entry may be left out, as far as the log goes: it did one thing, and one of its origin follows.
+    /// Whether an entry may be left out, as far as the log goes: one of its origin follows.
     pub fn may_leave_out(&self, dot: Dot) -> bool {
-        let follows =
-            || self.origins.get(&dot.origin).is_some_and(|places| places.back().is_some_and(|p| p.last_seq > dot.seq));
-        self.get(dot).is_some_and(|logged| {
-            let entry = &logged.entry;
-            entry.head.dot == dot && entry.changes.len() == 1
-        }) && follows()
+        let newest = self.origins.get(&dot.origin).and_then(|places| places.back());
+        newest.is_some_and(|newest| newest.last_seq > dot.seq)
+            && self.get(dot).is_some_and(|logged| logged.entry.head.dot == dot)
     }
 
     /// Leaves an entry out of which nothing stands any more: the one after it stands for both.

@@ -26,6 +26,7 @@ pub(crate) mod schemas;
 mod settle;
 pub(crate) mod spaces;
 mod step;
+pub(crate) mod strays;
 pub(crate) mod sweep;
 pub(crate) mod told;
 pub(crate) mod turn;

@@ -50,7 +50,7 @@ impl Replica {
         let mut system = false;
         if let Some(prepared) = together {
             entries.retain(|entry| !self.origins.vector.contains(entry.head.dot));
-            match self.admit_together(from, &entries) {
+            match self.admit_together(from, &entries, &prepared) {
                 _ if entries.is_empty() => {}
                 Ok(()) if self.leave_full_space(turn).is_err() => {}
                 Ok(()) => {
@@ -111,7 +111,7 @@ impl Replica {
     }
 
     /// Whether unknown entries may be applied as one step. What they depend on may be among them, in any order.
-    pub(crate) fn admit_together(&self, from: ReplicaId, entries: &[Entry]) -> Result<(), Notice> {
+    pub(crate) fn admit_together(&self, from: ReplicaId, entries: &[Entry], prepared: &Prepared) -> Result<(), Notice> {
         let mut ahead = Ahead { reached: self.origins.vector.clone(), ..Ahead::default() };
         for entry in entries {
             ahead.reached.advance(entry.head.dot);
@@ -128,7 +128,7 @@ impl Replica {
             self.admit_rules(from, entry, &ahead.rules)?;
             *known = entry.head.dot.seq;
             state.depend(&entry.head.depends);
-            state.chain = state.chain.extend(&entry.head, &entry.changes);
+            state.chain = prepared.chain(state.chain, entry);
         }
         Ok(())
     }

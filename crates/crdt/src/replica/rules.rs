@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::counter::CounterRule;
+use crate::command::counter::{AtomicRule, CounterRule};
 use crate::command::op::{Refusal, Reply};
 use crate::entry::{ChangeKind, Entry, Past};
 use crate::merge::book::RuleBook;
@@ -129,15 +129,22 @@ impl Replica {
         if is_known_to_all { current } else { current.saturating_sub(1).max(FIRST) }
     }
 
-    /// Declares which fields are counters from now on.
-    pub(crate) fn declare(&mut self, turn: &mut Turn, mut counters: Vec<CounterRule>) -> Result<Reply, Refusal> {
+    /// Declares which fields are counters from now on, and which are one value.
+    pub(crate) fn declare(
+        &mut self,
+        turn: &mut Turn,
+        mut counters: Vec<CounterRule>,
+        mut atomic: Vec<AtomicRule>,
+    ) -> Result<Reply, Refusal> {
         counters.sort_unstable();
+        atomic.sort_unstable();
         let current = self.rules.current();
         if self.rules.declared().is_some() {
             return Err(Refusal::RulesMoving);
         }
-        if current.counters != counters {
-            self.declare_next(turn, Rules { counters, ..current.clone() });
+        let rules = Rules { counters, atomic, ..current.clone() };
+        if !rules.is_declared_like(current) {
+            self.declare_next(turn, rules);
         }
         self.advance(turn);
         Ok(Reply::Rules { number: self.rules.newest().number })

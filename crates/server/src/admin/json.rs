@@ -24,6 +24,8 @@ pub fn status(status: &StatusResponse) -> Value {
         "counters": status.counters,
         "custom_kinds": status.custom_kinds,
         "waiting_kinds": status.waiting_kinds.iter().map(|kind| json!({ "name": kind.name, "why": kind.why })).collect::<Vec<_>>(),
+        "atomic": status.atomic,
+        "objects_without_namespace": status.strays,
         "state_hash": status.state_hash,
         "alarms": status.alarms,
         "writes_refused": text_or_null(&status.writes_refused),

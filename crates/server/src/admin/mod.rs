@@ -97,10 +97,16 @@ impl AdminApi for Admin {
 
     async fn declare(&self, request: Request<pb::DeclareRequest>) -> Result<Response<pb::DeclareResponse>, Status> {
         self.permits(&Claim::in_request(&request), true)?;
-        let counters = merge::counters(&request.into_inner().counters.join(","));
-        let counters = counters.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let rules = self.node.declare(counters).await.map_err(status::node)?;
-        tracing::warn!(rules, "counters were declared: the rules are in use once every member has them");
+        let request = request.into_inner();
+        let invalid = |error: merge::BadDeclaration| Status::invalid_argument(error.to_string());
+        let counters = merge::counters(&request.counters.join(",")).map_err(invalid)?;
+        let atomic = match request.atomic {
+            Some(atomic) => atomic.fields,
+            None => self.node.look(|replica| replica.rules().newest().atomic.iter().map(ToString::to_string).collect()),
+        };
+        let atomic = merge::atomic(&atomic.join(","), &counters).map_err(invalid)?;
+        let rules = self.node.declare(counters, atomic).await.map_err(status::node)?;
+        tracing::warn!(rules, "a merge policy was declared: the rules are in use once every member has them");
         Ok(Response::new(pb::DeclareResponse { rules }))
     }
 

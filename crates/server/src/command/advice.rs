@@ -36,6 +36,12 @@ pub(super) fn advice(status: &StatusResponse) -> Vec<String> {
     } else if !refused.is_empty() {
         advice.push(format!("writes are refused ({refused}): look at the disk, then restart this member"));
     }
+    if status.strays > 0 {
+        advice.push(
+            "no controller removes objects whose namespace does not exist: create it again and delete it, and they go"
+                .to_owned(),
+        );
+    }
     advice.extend(status.peers.iter().flat_map(of_peer));
     advice
 }

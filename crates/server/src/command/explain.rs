@@ -1,6 +1,7 @@
 //! `eddy explain merge`.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -9,6 +10,7 @@ use eddy_proto::admin::{ExplainRequest, ExplainedKind};
 
 use super::access::Access;
 use super::output::say;
+use crate::config::policy::MergePolicy;
 
 #[derive(clap::Args, Debug)]
 pub(super) struct ExplainArgs {
@@ -29,15 +31,21 @@ struct MergeArgs {
     #[command(flatten)]
     access: Access,
     /// The counters of the cluster, as they were declared to it: eddy status shows them.
-    #[arg(long, value_name = "LIST", default_value = "")]
+    #[arg(long, value_name = "LIST", default_value = "", conflicts_with = "merge_policy")]
     counters: String,
+    /// The merge policy of the cluster.
+    #[arg(long, value_name = "FILE")]
+    merge_policy: Option<PathBuf>,
 }
 
 /// Prints it. For a built-in kind no replica is needed.
 pub(super) async fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let What::Merge(args) = &args.what;
-    let counters = merge::counters(&args.counters)?;
-    let rules = Rules { counters, ..Rules::default() };
+    let policy = match &args.merge_policy {
+        Some(path) => MergePolicy::read(path)?,
+        None => MergePolicy { counters: merge::counters(&args.counters)?, ..MergePolicy::default() },
+    };
+    let rules = Rules { counters: policy.counters, atomic: policy.atomic, ..Rules::default() };
     let found = merge::kinds(&args.kind);
     // Of several versions the stable one is meant.
     let is_stable = |(version, _): &&(&str, &str)| !version.contains("alpha") && !version.contains("beta");

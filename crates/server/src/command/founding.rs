@@ -30,6 +30,9 @@ pub(super) struct Founding {
     /// Integers of Kubernetes objects that add up.
     #[arg(long)]
     counters: Option<String>,
+    /// A file that names counters and fields that merge as one value, instead of --counters.
+    #[arg(long, value_name = "FILE")]
+    merge_policy: Option<String>,
 }
 
 impl Founding {
@@ -44,6 +47,7 @@ impl Founding {
             ("initial-advertise-peer-urls", &self.initial_advertise_peer_urls),
             ("kubernetes-prefix", &self.kubernetes_prefix),
             ("counters", &self.counters),
+            ("merge-policy", &self.merge_policy),
         ] {
             args.extend(value.as_ref().map(|value| format!("--{flag}={value}")));
         }

@@ -56,7 +56,7 @@ enum Command {
     Status(status::StatusArgs),
     /// Move a replica's revisions above all that any member has used; its clients list again.
     Leap(leap::LeapArgs),
-    /// Declare which fields are counters from now on
+    /// Declare which fields are counters from now on, and which merge as one value
     Declare(declare::DeclareArgs),
     /// Look for what is wrong with the disk of a stopped replica; writes nothing.
     Doctor(doctor::DoctorArgs),

@@ -32,10 +32,11 @@ fn table(url: &str, status: &StatusResponse) -> String {
         "{url}  {} {:x}  cluster {:x}  revision {}  unsettled keys {}",
         status.name, status.member_id, status.cluster_id, status.revision, status.windows
     );
-    let counters = if status.counters.is_empty() { "none".to_owned() } else { status.counters.join(", ") };
+    let list = |fields: &[String]| if fields.is_empty() { "none".to_owned() } else { fields.join(", ") };
+    let (counters, atomic) = (list(&status.counters), list(&status.atomic));
     let _infallible = writeln!(
         text,
-        "  rules {}: prefix {}, counters {counters}, merge engine {} (this build: {})",
+        "  rules {}: prefix {}, counters {counters}, atomic {atomic}, merge engine {} (this build: {})",
         status.rules, status.kubernetes_prefix, status.engine, status.newest_engine
     );
     if let Some(declared) = status.declared_rules {
@@ -46,6 +47,9 @@ fn table(url: &str, status: &StatusResponse) -> String {
     }
     for kind in &status.waiting_kinds {
         let _infallible = writeln!(text, "  {} does not yet: {}", kind.name, kind.why);
+    }
+    if status.strays > 0 {
+        let _infallible = writeln!(text, "  objects in namespaces that do not exist: {}", status.strays);
     }
     if !status.writes_refused.is_empty() {
         let _infallible = writeln!(text, "  writes refused: {}", status.writes_refused);
@@ -155,25 +159,29 @@ mod tests {
             declared_rules: Some(3),
             declared_lack: vec!["west".to_owned(), "north".to_owned()],
             kubernetes_prefix: "/registry/".to_owned(),
+            strays: 3,
             counters: vec!["apps/v1/Deployment:.spec.replicas:min=0".to_owned()],
             custom_kinds: 12,
             waiting_kinds: vec![WaitingKind {
                 name: "example.com/Thing".to_owned(),
                 why: "not every member is known to have it".to_owned(),
             }],
+            atomic: vec!["apps/v1/Deployment:.spec.template".to_owned()],
             ..StatusResponse::default()
         };
         expect_test::expect![[r#"
             http://h:1  east 2  cluster 1  revision 7  unsettled keys 0
-              rules 2: prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0, merge engine 2 (this build: 3)
+              rules 2: prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0, atomic apps/v1/Deployment:.spec.template, merge engine 2 (this build: 3)
               rules 3 wait for west, north
               custom kinds that merge by their schema: 12
               example.com/Thing does not yet: not every member is known to have it
+              objects in namespaces that do not exist: 3
               memberID:2 alarm:NOSPACE
               PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE
               ab    west  yes        0       0      12 ms ago     1.5 ms      equal    its build has merge engine 2
               cd          no         17      4096   5 min ago     -           unknown  holds settling back; timed out
               ! the quota is used up, so writes are refused: compact, `etcdctl defrag`, then `etcdctl alarm disarm`
+              ! no controller removes objects whose namespace does not exist: create it again and delete it, and they go
               ! cd is away (timed out), and it lacks 17 entries: start it or mend the network; if it is gone for good, `etcdctl member remove cd`
         "#]]
         .assert_eq(&table("http://h:1", &status));

@@ -1,9 +1,10 @@
 //! The validated configuration: etcd 3.7.3's flags, environment variables and configuration file as one [`Config`]. Parsing
-//! is in [`flags`] and [`file`], rules across flags in [`validate`].
+//! is in [`flags`] and [`file`], rules across flags in [`validate`], the file of the merge policy in [`policy`].
 
 pub mod file;
 pub mod flags;
 pub mod gates;
+pub mod policy;
 pub mod url;
 pub mod validate;
 pub mod value;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eddy_crdt::merge::{CounterRule, ENGINE, Rules};
+use eddy_crdt::merge::{AtomicRule, CounterRule, ENGINE, Rules};
 
 use self::url::Url;
 
@@ -180,6 +181,8 @@ pub struct Config {
     pub kubernetes_prefix: String,
     /// Integers that add up instead of being overwritten, if this member founds its cluster.
     pub counters: Vec<CounterRule>,
+    /// Fields that merge as one value, if this member founds its cluster.
+    pub atomic: Vec<AtomicRule>,
     /// The newest merge engine that counts as known: that of this build. No flag sets it; tests stand for other builds.
     pub merge_engine: u32,
     /// Values that only etcd's cross-flag rules read.
@@ -259,6 +262,7 @@ impl Default for Config {
             join_timeout: Duration::from_secs(30),
             kubernetes_prefix: "/registry/".to_owned(),
             counters: Vec::new(),
+            atomic: Vec::new(),
             merge_engine: ENGINE,
             raft: RaftFlags {
                 heartbeat_interval_ms: 100,
@@ -303,7 +307,8 @@ impl Config {
     /// What a cluster that this member founds merges by.
     pub fn rules(&self) -> Rules {
         let prefix = self.kubernetes_prefix.clone().into();
-        Rules { prefix, counters: self.counters.clone(), engine: self.merge_engine, ..Rules::default() }
+        let (counters, atomic) = (self.counters.clone(), self.atomic.clone());
+        Rules { prefix, counters, atomic, engine: self.merge_engine, ..Rules::default() }
     }
 
     /// What the flags ask of a cluster that merges by these rules, if that is something else. Flags that were not given
@@ -313,8 +318,11 @@ impl Config {
         if self.was_given("kubernetes-prefix") {
             asked.prefix = self.rules().prefix;
         }
-        if self.was_given("counters") {
+        if self.was_given("counters") || self.was_given("merge-policy") {
             asked.counters = self.rules().counters;
+        }
+        if self.was_given("merge-policy") {
+            asked.atomic = self.rules().atomic;
         }
         (!asked.is_declared_like(rules)).then_some(asked)
     }

@@ -74,6 +74,8 @@ pub enum ConfigError {
     NotInCluster { missing: String, cluster: String },
     #[error("initial cluster {0} has duplicate url")]
     DuplicateUrl(String),
+    #[error("--merge-policy names the counters: leave --counters out")]
+    TwoPolicies,
 }
 
 const LEVELS: &[&str] = &["debug", "info", "warn", "error", "dpanic", "panic", "fatal"];
@@ -104,6 +106,9 @@ impl Config {
             return Err(ConfigError::CompactHashCheckTime);
         }
         self.check_tls_present()?;
+        if self.was_given("merge-policy") && self.was_given("counters") {
+            return Err(ConfigError::TwoPolicies);
+        }
         self.follow_defaults();
         Ok(self)
     }

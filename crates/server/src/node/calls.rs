@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use eddy_crdt::merge::CounterRule;
+use eddy_crdt::merge::{AtomicRule, CounterRule};
 use eddy_crdt::{
     Alarm, AlarmKind, AuthCommand, Command, DeleteOp, DeleteReply, LeaseId, Member, PutOp, PutReply, ReplicaId, Reply,
     Revision, Txn, TxnReply,
@@ -149,9 +149,13 @@ impl Handle {
         self.submit(Command::Auth(command), reply!(Reply::Auth { revision } => revision))
     }
 
-    /// Declares which fields are counters from now on. Tells the number of the rules that follow from that.
-    pub fn declare(&self, counters: Vec<CounterRule>) -> impl Future<Output = Result<u32, NodeError>> + Send {
-        self.submit(Command::Declare { counters }, reply!(Reply::Rules { number } => number))
+    /// Declares which fields are counters from now on, and which are one value. Tells the number of the rules that follow.
+    pub fn declare(
+        &self,
+        counters: Vec<CounterRule>,
+        atomic: Vec<AtomicRule>,
+    ) -> impl Future<Output = Result<u32, NodeError>> + Send {
+        self.submit(Command::Declare { counters, atomic }, reply!(Reply::Rules { number } => number))
     }
 
     /// Moves the revision to this replica's next space, above every revision that any member is known to have used.

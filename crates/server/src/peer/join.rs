@@ -41,7 +41,7 @@ pub struct Removed;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "member {name} would found the cluster with {theirs}, this one with {ours}: \
-     give all founders the same --kubernetes-prefix and --counters"
+     give all founders the same --kubernetes-prefix, and the same --counters or --merge-policy"
 )]
 pub struct DeclaredApart {
     /// The other member.

@@ -21,6 +21,7 @@ mod probe;
 mod service;
 mod session;
 mod status;
+mod strays;
 mod troubles;
 
 pub use self::dial::Dialer;

@@ -14,6 +14,7 @@ use super::board::Board;
 use super::dial::Dialer;
 use super::end::End;
 use super::losses::{LossLog, show_rules};
+use super::strays::Counted;
 use super::troubles::Troubles;
 use crate::metrics::Metrics;
 use crate::node::Handle;
@@ -51,6 +52,7 @@ pub struct Peers {
     pub(super) sync_interval: Duration,
     pub(super) troubles: Mutex<Troubles>,
     pub(super) losses: Mutex<LossLog>,
+    pub(super) counted: Counted,
     /// How many peers read a snapshot.
     pub(super) readers: AtomicUsize,
     halt: tokio::sync::watch::Sender<Option<Halt>>,
@@ -78,6 +80,7 @@ impl Peers {
             sync_interval: options.sync_interval,
             troubles: Mutex::default(),
             losses: Mutex::default(),
+            counted: Counted::default(),
             readers: AtomicUsize::new(0),
             halt: tokio::sync::watch::Sender::new(None),
             stop,

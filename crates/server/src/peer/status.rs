@@ -109,6 +109,7 @@ impl Peers {
         if self.node.look(Replica::is_out_of_spaces) {
             alarms.push(spaces_text(own.replica));
         }
+        let strays = self.counted.strays(&self.node);
         let own_member = durable.members.iter().find(|member| member.id == own.replica);
         self.node.look(|replica| pb::StatusResponse {
             cluster_id: own.cluster.get(),
@@ -133,6 +134,8 @@ impl Peers {
             counters: replica.rules().current().counters.iter().map(ToString::to_string).collect(),
             custom_kinds: replica.rules().current().custom.len() as u32,
             waiting_kinds: replica.custom_kinds().iter().filter_map(waiting_kind).collect(),
+            strays,
+            atomic: replica.rules().current().atomic.iter().map(ToString::to_string).collect(),
         })
     }
 

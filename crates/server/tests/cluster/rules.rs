@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cluster::{Cluster, PATIENCE, Replica, Setup, eventually, flags, spawn};
+use crate::cluster::{Cluster, PATIENCE, Replica, Setup, binary, eventually, flags, spawn};
 use crate::support::{Server, free_ports};
 
 const COUNTERS: &str = "apps/v1/Deployment:.spec.replicas:min=0";
@@ -62,7 +62,7 @@ async fn what_is_declared_a_counter_adds_up_and_status_shows_it() -> Result<()> 
     for replica in [first, second] {
         assert_eq!(replica.get("/registry/deployments/default/a").await?, Some(deployment(4)), "no object any more");
         let table = replica.status_table()?;
-        assert!(table.contains(&format!("rules 1: prefix /k8s/, counters {COUNTERS}")), "{table}");
+        assert!(table.contains(&format!("rules 1: prefix /k8s/, counters {COUNTERS}, atomic none")), "{table}");
         assert_eq!(replica.logged(&[WARNING]), 0, "it was given what counts");
     }
     assert_eq!(second.get("/k8s/masterleases/10.0.0.1").await?, None);
@@ -83,7 +83,10 @@ async fn founders_with_different_declarations_refuse_to_start_and_name_the_diffe
         let status = server.ended(PATIENCE).await?;
         let log = server.log();
         assert!(!status.success(), "{log}");
-        let (with, without) = (format!("prefix /registry/, counters {COUNTERS}"), "prefix /registry/, counters none");
+        let (with, without) = (
+            format!("prefix /registry/, counters {COUNTERS}, atomic none"),
+            "prefix /registry/, counters none, atomic none",
+        );
         let [ours, theirs] = if n == 0 { [with.as_str(), without] } else { [without, with.as_str()] };
         let other = 1 - n;
         let text =
@@ -142,5 +145,75 @@ async fn a_member_that_comes_later_takes_what_the_cluster_was_founded_with() -> 
     assert_eq!(third.logged(&both), 1, "{}", third.server.log());
     let table = third.status_table()?;
     assert!(table.contains(&cluster), "{table}");
+    Ok(())
+}
+
+const POLICY: &str = "# what adds up, and what is one value\ncounters:\n- apps/v1/Deployment:.spec.replicas:min=0\n";
+
+const ATOMIC: &str = "apps/v1/Deployment:.spec.template";
+
+/// Writes a merge policy, with what is one value.
+fn policy(dir: &std::path::Path, name: &str, atomic: &[&str]) -> Result<String> {
+    let path = dir.join(name);
+    let fields: String = atomic.iter().map(|field| format!("- {field}\n")).collect();
+    let atomic = if atomic.is_empty() { String::new() } else { format!("atomic:\n{fields}") };
+    std::fs::write(&path, format!("{POLICY}{atomic}"))?;
+    Ok(path.to_str().context("a path")?.to_owned())
+}
+
+#[tokio::test]
+async fn a_merge_policy_is_the_same_for_all_founders_and_can_be_declared_anew() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let ports = [free_ports()?, free_ports()?];
+    let [one, other] = [policy(dir.path(), "one.yaml", &[ATOMIC])?, policy(dir.path(), "other.yaml", &[])?];
+    let (one_flag, other_flag) = (format!("--merge-policy={one}"), format!("--merge-policy={other}"));
+    let all = founders(ports, [&[&one_flag], &[&other_flag]]);
+    let mut servers = Vec::new();
+    for n in 0..2 {
+        servers.push(spawn(&dir.path().join(format!("r{n}")), ports[n], &all[n])?);
+    }
+    let texts = [ATOMIC, "none"].map(|atomic| format!("prefix /registry/, counters {COUNTERS}, atomic {atomic}"));
+    for (n, server) in servers.iter_mut().enumerate() {
+        let status = server.ended(PATIENCE).await?;
+        let log = server.log();
+        let text = format!("would found the cluster with {}, this one with {}", texts[1 - n], texts[n]);
+        assert!(!status.success() && log.contains(&text), "r{n}: {log}");
+    }
+    let all = founders(ports, [&[&one_flag], &[&one_flag]]);
+    let mut replicas = Vec::new();
+    for n in 0..2 {
+        replicas.push(replica(spawn(&dir.path().join(format!("r{n}")), ports[n], &all[n])?, n, ports[n]));
+    }
+    for replica in &mut replicas {
+        replica.server.ready().await?;
+        let table = replica.status_table()?;
+        assert!(table.contains(&format!("rules 1: {}", texts[0])), "{table}");
+    }
+    let declare = |args: &[&str]| -> Result<()> {
+        let done = std::process::Command::new(binary())
+            .args(["declare", "--endpoints", &replicas[0].server.url()])
+            .args(args)
+            .output()?;
+        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Ok(())
+    };
+    let shows = async |text: &str| {
+        eventually("the new rules are in use at both", || async {
+            for replica in &replicas {
+                let table = replica.status_table()?;
+                ensure!(table.contains(text), "{table}");
+            }
+            Ok(())
+        })
+        .await
+    };
+    // Counters alone leave what is one value as it is.
+    declare(&["--counters", ""])?;
+    shows(&format!("rules 2: prefix /registry/, counters none, atomic {ATOMIC}")).await?;
+    declare(&["--merge-policy", &other])?;
+    shows(&format!("rules 3: {}", texts[1])).await?;
+    let wrong = policy(dir.path(), "wrong.yaml", &["v1/Pod:.spec"])?;
+    let refused = declare(&["--merge-policy", &wrong]).err().context("it is refused")?;
+    assert!(refused.to_string().contains("v1/Pod:.spec cannot be one value"), "{refused}");
     Ok(())
 }

@@ -31,7 +31,7 @@ const ETCD: &str = "data-dir wal-dir listen-peer-urls listen-client-urls listen-
     force-new-cluster feature-gates config-file discovery-fallback initial-cluster-state v2-deprecation";
 
 /// What etcd does not have.
-const OWN: [&str; 4] = ["sync-interval", "join-timeout", "kubernetes-prefix", "counters"];
+const OWN: [&str; 5] = ["sync-interval", "join-timeout", "kubernetes-prefix", "counters", "merge-policy"];
 
 fn names(of: impl Fn(&Flag) -> bool) -> BTreeSet<&'static str> {
     FLAGS.iter().filter(|flag| of(flag)).map(|flag| flag.name).collect()
@@ -48,6 +48,7 @@ fn sample(flag: &Flag) -> String {
         (_, "v2-deprecation") => "gone",
         (_, "kubernetes-prefix") => "/k8s/",
         (_, "counters") => "apps/v1/Deployment:.spec.replicas",
+        (_, "merge-policy") => concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/merge-policy.yaml"),
         (_, "discovery-fallback") => "exit",
         (_, "feature-gates") => "LeaseCheckpoint=true",
         (_, "heartbeat-interval") => "7",

@@ -93,7 +93,7 @@ fn nonsense_is_refused_by_name_with_the_closest_flag() {
     refused(
         &["--counters=apps/v1/Deployment:spec.replicas"],
         expect![[
-            r#"invalid value "apps/v1/Deployment:spec.replicas" for flag --counters: "spec.replicas" is no path of fields, as in .spec.replicas; a counter does not lie in a list"#
+            r#"invalid value "apps/v1/Deployment:spec.replicas" for flag --counters: "spec.replicas" is no path of fields, as in .spec.replicas; what is declared does not lie in a list"#
         ]],
     );
     refused(
@@ -220,7 +220,7 @@ fn what_follows_from_other_flags_follows() {
     }
 }
 
-const FILES: &str = "eddy has no write-ahead log and no snapshot files beside its data";
+const FILES: &str = "eddy keeps one checkpoint and the log behind it, by their size, and removes older ones itself";
 
 #[test]
 fn variables_set_flags_and_unknown_ones_are_only_noted() {
@@ -234,7 +234,10 @@ fn variables_set_flags_and_unknown_ones_are_only_noted() {
             Notice::UsedVariable("ETCD_MAX_TXN_OPS".into(), "9".into()),
             Notice::UnknownVariable("ETCD_NAME".into()),
             Notice::Deprecated("--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8."),
-            Notice::NoEffect("wal-dir", "eddy keeps everything in --data-dir"),
+            Notice::NoEffect(
+                "wal-dir",
+                "the log and the checkpoint are one store in --data-dir: of two disks one could be put back alone"
+            ),
             Notice::NoEffect("snapshot-count", FILES),
             Notice::NoEffect("max-snapshots", FILES),
         ]

@@ -137,6 +137,15 @@ pub fn peek_uid(value: &[u8]) -> Option<Option<&[u8]>> {
     Some(peek::string(value, &["metadata", "uid"]).map(unquoted))
 }
 
+/// The namespace that a value that looks like an object says it is in.
+pub fn peek_namespace(value: &[u8]) -> Option<&[u8]> {
+    if value.starts_with(protobuf::MAGIC) {
+        const METADATA_NAMESPACE: &[u32] = &[1, 3];
+        return protobuf::Envelope::read(value)?.peek(METADATA_NAMESPACE).filter(|namespace| !namespace.is_empty());
+    }
+    peek::string(value, &["metadata", "namespace"]).map(unquoted)
+}
+
 /// The node that a value that looks like a pod is bound to.
 pub fn peek_node(value: &[u8]) -> Option<&[u8]> {
     if value.starts_with(protobuf::MAGIC) {

@@ -116,6 +116,12 @@ impl fmt::Display for Path {
     }
 }
 
+/// Whether a path leads through the fields of `written` and no further, as in `.spec.template`.
+pub fn is_written(path: &Path, written: &str) -> bool {
+    let mut fields = written.split('.').skip(1);
+    path.steps.iter().all(|step| field(step).is_some() && field(step) == fields.next()) && fields.next().is_none()
+}
+
 /// Whether a field is written without quotes.
 pub fn is_plain(name: &str) -> bool {
     let mut bytes = name.bytes();
@@ -139,5 +145,11 @@ mod tests {
             path.push(step);
         }
         assert_eq!(path.to_string(), ".metadata[\"a.b/c\"][type=\"Ready\"][]");
+        path.steps.truncate(1);
+        path.push(Step::Field("labels".to_owned()));
+        assert!(is_written(&path, ".metadata.labels"));
+        for other in [".metadata", ".metadata.labels.a", ".metadata.name", ""] {
+            assert!(!is_written(&path, other), "{other}");
+        }
     }
 }

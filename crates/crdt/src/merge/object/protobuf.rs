@@ -42,14 +42,14 @@ pub fn encode(object: &Json) -> Option<Vec<u8>> {
     let Json::Map(map) = object else { return None };
     let (api_version, kind) = (object.get("apiVersion")?.as_str()?, object.get("kind")?.as_str()?);
     let of = catalogue().kind(api_version, kind)?;
-    let mut raw = vec![];
-    write_message(map, of, &mut raw, 0)?;
-    let mut type_meta = vec![];
-    bytes_field(1, api_version.as_bytes(), &mut type_meta);
-    bytes_field(2, kind.as_bytes(), &mut type_meta);
     let mut out = MAGIC.to_vec();
-    bytes_field(1, &type_meta, &mut out);
-    bytes_field(2, &raw, &mut out);
+    let start = begin(1, &mut out);
+    bytes_field(1, api_version.as_bytes(), &mut out);
+    bytes_field(2, kind.as_bytes(), &mut out);
+    end(start, &mut out);
+    let start = begin(2, &mut out);
+    write_message(map, of, &mut out, 0)?;
+    end(start, &mut out);
     // Content encoding and type.
     bytes_field(3, b"", &mut out);
     bytes_field(4, b"", &mut out);
@@ -358,7 +358,7 @@ fn varint_field(number: u32, value: u64, out: &mut Vec<u8>) {
 /// Writes a whole message: everything in the map must have found a place.
 fn write_message(map: &Map, of: TypeId, out: &mut Vec<u8>, depth: usize) -> Option<()> {
     // The kind of an object that lies in another one is not written: its type is known.
-    let is_object = catalogue().is_object(of);
+    let is_object = catalogue().of(of).is_object;
     let named = map.keys().filter(|name| is_object && matches!(name.as_str(), "apiVersion" | "kind")).count();
     (write_fields(map, of, out, depth, true)? + named == map.len()).then_some(())
 }
@@ -382,13 +382,14 @@ fn write_fields(map: &Map, of: TypeId, out: &mut Vec<u8>, depth: usize, whole: b
         match (field.name, field.form.base) {
             (Some(_), _) if field.number == 0 => {}
             (Some(name), _) => {
-                places += usize::from(map.contains_key(name));
-                write_field(field.number, field.form, map.get(name), out, depth)?;
+                let value = map.get(name);
+                places += usize::from(value.is_some());
+                write_field(field.number, field.form, value, out, depth)?;
             }
             (None, Base::Struct(inner)) => {
-                let mut message = vec![];
-                places += write_fields(map, inner, &mut message, depth + 1, false)?;
-                bytes_field(field.number, &message, out);
+                let start = begin(field.number, out);
+                places += write_fields(map, inner, out, depth + 1, false)?;
+                end(start, out);
             }
             (None, _) => return None,
         }
@@ -408,10 +409,10 @@ fn write_field(number: u32, form: Form, value: Option<&Json>, out: &mut Vec<u8>,
             list.iter().try_for_each(|item| write(number, form.base, item, out, depth))
         }
         (Many::Map, Some(Json::Map(map))) => map.iter().try_for_each(|(key, value)| {
-            let mut entry = vec![];
-            bytes_field(1, key.as_bytes(), &mut entry);
-            write(2, form.base, value, &mut entry, depth)?;
-            bytes_field(number, &entry, out);
+            let start = begin(number, out);
+            bytes_field(1, key.as_bytes(), out);
+            write(2, form.base, value, out, depth)?;
+            end(start, out);
             Some(())
         }),
         _ => None,
@@ -432,11 +433,33 @@ fn write_zero(number: u32, base: Base, out: &mut Vec<u8>, depth: usize) -> Optio
     Some(())
 }
 
+/// Begins a field of bytes whose length is not known yet; tells where they begin.
+fn begin(number: u32, out: &mut Vec<u8>) -> usize {
+    encode_key(number, WireType::LengthDelimited, out);
+    // Most are short: one byte for the length.
+    out.push(0);
+    out.len()
+}
+
+/// Ends the field of bytes that began there.
+fn end(start: usize, out: &mut Vec<u8>) {
+    let length = out.len() - start;
+    match u8::try_from(length) {
+        Ok(short @ ..0x80) => out[start - 1] = short,
+        _ => {
+            let mut written = vec![];
+            encode_varint(length as u64, &mut written);
+            out.splice(start - 1..start, written);
+        }
+    }
+}
+
 fn write(number: u32, base: Base, value: &Json, out: &mut Vec<u8>, depth: usize) -> Option<()> {
-    let mut inner = vec![];
     match (base, value) {
-        (Base::String, Json::String(text)) => inner.extend(text.bytes()),
-        (Base::Bytes, Json::String(text)) => inner = BASE64.decode(text).ok()?,
+        (Base::String, Json::String(text)) => {
+            bytes_field(number, text.as_bytes(), out);
+            return Some(());
+        }
         (Base::Bool, Json::Bool(value)) => {
             varint_field(number, u64::from(*value), out);
             return Some(());
@@ -450,43 +473,48 @@ fn write(number: u32, base: Base, value: &Json, out: &mut Vec<u8>, depth: usize)
             out.extend(text.parse::<f64>().ok()?.to_le_bytes());
             return Some(());
         }
+        _ => {}
+    }
+    let start = begin(number, out);
+    match (base, value) {
+        (Base::Bytes, Json::String(text)) => out.extend(BASE64.decode(text).ok()?),
         (Base::Time | Base::MicroTime, Json::Null) => {}
         (Base::Time | Base::MicroTime, Json::String(text)) => {
             let (seconds, nanos) = time::read(text, base == Base::MicroTime)?;
-            varint_field(1, seconds.cast_unsigned(), &mut inner);
-            varint_field(2, nanos, &mut inner);
+            varint_field(1, seconds.cast_unsigned(), out);
+            varint_field(2, nanos, out);
         }
-        (Base::Quantity, Json::String(text)) => bytes_field(1, text.as_bytes(), &mut inner),
+        (Base::Quantity, Json::String(text)) => bytes_field(1, text.as_bytes(), out),
         (Base::IntOrString, Json::Number(text)) => {
-            varint_field(1, 0, &mut inner);
-            varint_field(2, i64::from(text.parse::<i32>().ok()?).cast_unsigned(), &mut inner);
-            bytes_field(3, b"", &mut inner);
+            varint_field(1, 0, out);
+            varint_field(2, i64::from(text.parse::<i32>().ok()?).cast_unsigned(), out);
+            bytes_field(3, b"", out);
         }
         (Base::IntOrString, Json::String(text)) => {
-            varint_field(1, 1, &mut inner);
-            varint_field(2, 0, &mut inner);
-            bytes_field(3, text.as_bytes(), &mut inner);
+            varint_field(1, 1, out);
+            varint_field(2, 0, out);
+            bytes_field(3, text.as_bytes(), out);
         }
         (Base::Strings, Json::List(list)) => {
-            list.iter().try_for_each(|item| write(1, Base::String, item, &mut inner, depth))?;
+            list.iter().try_for_each(|item| write(1, Base::String, item, out, depth))?;
         }
-        (Base::Fields | Base::Raw | Base::AnyJson, value) => bytes_field(1, value.canonical().as_bytes(), &mut inner),
-        (Base::Struct(of), Json::Map(map)) => write_message(map, of, &mut inner, depth + 1)?,
-        (Base::SchemaOrBool, Json::Bool(allows)) => varint_field(1, u64::from(*allows), &mut inner),
+        (Base::Fields | Base::Raw | Base::AnyJson, value) => bytes_field(1, value.canonical().as_bytes(), out),
+        (Base::Struct(of), Json::Map(map)) => write_message(map, of, out, depth + 1)?,
+        (Base::SchemaOrBool, Json::Bool(allows)) => varint_field(1, u64::from(*allows), out),
         (Base::SchemaOrBool, Json::Map(_)) => {
-            varint_field(1, 1, &mut inner);
-            write_schema(2, value, &mut inner, depth)?;
+            varint_field(1, 1, out);
+            write_schema(2, value, out, depth)?;
         }
-        (Base::SchemaOrList | Base::SchemaOrStrings, Json::Map(_)) => write_schema(1, value, &mut inner, depth)?,
+        (Base::SchemaOrList | Base::SchemaOrStrings, Json::Map(_)) => write_schema(1, value, out, depth)?,
         (Base::SchemaOrList, Json::List(list)) => {
-            list.iter().try_for_each(|schema| write_schema(2, schema, &mut inner, depth))?;
+            list.iter().try_for_each(|schema| write_schema(2, schema, out, depth))?;
         }
         (Base::SchemaOrStrings, Json::List(list)) => {
-            list.iter().try_for_each(|item| write(2, Base::String, item, &mut inner, depth))?;
+            list.iter().try_for_each(|item| write(2, Base::String, item, out, depth))?;
         }
         _ => return None,
     }
-    bytes_field(number, &inner, out);
+    end(start, out);
     Some(())
 }
 

@@ -12,4 +12,5 @@ mod schemas;
 mod slices;
 mod spaces;
 mod stories;
+mod strays;
 mod users;

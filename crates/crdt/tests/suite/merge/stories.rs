@@ -240,6 +240,25 @@ fn replicas_that_are_declared_a_counter_add_up_but_never_below_the_minimum() {
 }
 
 #[test]
+fn what_is_declared_one_value_comes_from_one_side() {
+    let rules = Rules { atomic: merge::atomic("apps/v1/Deployment:.spec.template", &[]).unwrap(), ..Rules::default() };
+    for (rules, is_mixed) in [(rules, false), (Rules::default(), true)] {
+        let mut sites = Sites::new(Place { rules: rules.into(), ..Place::client("/registry/d/x/a") }, 2);
+        sites.put(0, DEPLOYMENT);
+        sites.sync_all();
+        let (labels, pod) = (["spec", "template", "metadata", "labels", "x"], ["spec", "template", "spec", "hostname"]);
+        change(&mut sites, 0, |deployment| set(deployment, &labels, string("y")));
+        change(&mut sites, 0, |deployment| set(deployment, &["spec", "replicas"], number(9)));
+        change(&mut sites, 1, |deployment| set(deployment, &pod, string("h")));
+        let (outcome, deployment) = meet(&mut sites);
+        assert_eq!(get(&deployment, &["spec", "replicas"]), Some(&number(9)), "not in the template");
+        assert_eq!(get(&deployment, &pod), Some(&string("h")));
+        assert_eq!(get(&deployment, &labels), is_mixed.then(|| string("y")).as_ref());
+        assert_eq!(given_up(&outcome), if is_mixed { &[][..] } else { &[".spec.template"] });
+    }
+}
+
+#[test]
 fn different_conditions_are_all_kept_and_of_the_same_one_the_last() {
     let mut sites = sites_with(NODE, 3);
     change(&mut sites, 0, |node| set_condition(node, "NetworkUnavailable", "False"));

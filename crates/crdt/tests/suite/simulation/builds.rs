@@ -57,7 +57,7 @@ impl World {
 
     pub fn declare(&mut self, host: usize, which: usize) -> Outcome {
         let counters = counters(DECLARED[which]).map_err(|error| error.to_string())?;
-        match self.command(host, Command::Declare { counters })? {
+        match self.command(host, Command::Declare { counters, atomic: vec![] })? {
             Some(Ok(_)) => self.coverage.count("declarations"),
             Some(Err(Refusal::RulesMoving)) => self.coverage.count("declarations while another waits"),
             Some(Err(error)) => return Err(format!("a declaration: {error}")),

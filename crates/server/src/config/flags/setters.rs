@@ -1,10 +1,11 @@
 //! How the text of a value reaches its place in the [`Config`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use eddy_crdt::merge;
 
 use crate::config::Config;
+use crate::config::policy::MergePolicy;
 use crate::config::url::Url;
 use crate::config::value::{ValueError, parse_bool, parse_duration, parse_int, parse_uint};
 
@@ -96,6 +97,12 @@ pub(super) fn streams(config: &mut Config, value: &str) -> Result<(), ValueError
 
 pub(super) fn kubernetes_prefix(config: &mut Config, value: &str) -> Result<(), ValueError> {
     config.kubernetes_prefix = merge::prefix(value).map_err(|err| ValueError::new(err.to_string()))?;
+    Ok(())
+}
+
+pub(super) fn merge_policy(config: &mut Config, value: &str) -> Result<(), ValueError> {
+    let policy = MergePolicy::read(Path::new(value)).map_err(|err| ValueError::new(err.to_string()))?;
+    (config.counters, config.atomic) = (policy.counters, policy.atomic);
     Ok(())
 }
 

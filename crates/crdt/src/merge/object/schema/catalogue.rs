@@ -156,6 +156,8 @@ pub struct TypeId(u16);
 pub struct Type {
     /// Whether it is one value wherever it stands.
     pub atomic: bool,
+    /// Whether it is the type of a kind: it has the metadata of an object.
+    pub is_object: bool,
     /// Its fields in the order of their numbers.
     pub fields: Vec<Field>,
     /// Those of its fields that come from one side, and of structs that are written in place of a field.
@@ -201,11 +203,6 @@ impl Catalogue {
         self.crd_schema
     }
 
-    /// Whether that is the type of a kind.
-    pub fn is_object(&self, id: TypeId) -> bool {
-        self.field(id, "metadata").is_some_and(|field| field.inner() == self.metadata)
-    }
-
     /// A struct.
     pub fn of(&self, id: TypeId) -> &Type {
         &self.types[usize::from(id.0)]
@@ -236,7 +233,13 @@ impl Catalogue {
                 ["kind", api_version, kind, of] => drop(catalogue.kinds.insert((api_version, kind), ids[of])),
                 ["type", _, ref declared @ ..] => {
                     let atomic = matches!(declared, ["atomic" | "unit"]);
-                    catalogue.types.push(Type { atomic, fields: vec![], together: vec![], names: vec![] });
+                    catalogue.types.push(Type {
+                        atomic,
+                        is_object: false,
+                        fields: vec![],
+                        together: vec![],
+                        names: vec![],
+                    });
                 }
                 ["together", fields, ref how @ ..] => {
                     let stays = match how {
@@ -272,6 +275,10 @@ impl Catalogue {
             catalogue.types[at].together.extend(inner);
         }
         catalogue.metadata = ids.get("meta/v1.ObjectMeta").copied();
+        for at in 0..catalogue.types.len() {
+            let metadata = catalogue.field(TypeId(at as u16), "metadata").and_then(Field::inner);
+            catalogue.types[at].is_object = metadata.is_some() && metadata == catalogue.metadata;
+        }
         catalogue.crd_schema = ids.get("apiextensions/v1.JSONSchemaProps").copied();
         catalogue
     }

@@ -212,6 +212,11 @@ mod tests {
             how(("v1", "Pod"), ".spec.containers[*].livenessProbe.exec"),
             "comes with grpc, httpGet, tcpSocket; the last edit of any stays"
         );
+        let atomic = crate::merge::atomic("apps/v1/Deployment:.spec.template", &[]).expect("it can be");
+        let declared = Rules { atomic, ..Rules::default() };
+        let explained = explain("apps/v1", "Deployment", &declared).expect("a kind");
+        let template: Vec<_> = explained.iter().filter(|one| one.path.starts_with(".spec.template")).collect();
+        assert_eq!((template.len(), template[0].how.as_str()), (1, "one value; the last edit stays"));
         assert_eq!(kinds("deployment").len(), 4);
         assert_eq!(kinds("apps/v1/Deployment"), [("apps/v1", "Deployment")]);
     }

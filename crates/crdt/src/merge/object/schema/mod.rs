@@ -15,10 +15,11 @@ pub mod normal;
 
 use std::collections::BTreeMap;
 
+use crate::command::counter::AtomicRule;
 use crate::merge::rules::Rules;
 
 use super::json::Json;
-use super::path::{Path, Step};
+use super::path::{self, Path, Step};
 use catalogue::{Base, Declared, Form, Key, Many, Stays, Together, TypeId, catalogue};
 use custom::{How, Node};
 
@@ -79,6 +80,8 @@ pub struct Schema<'a> {
     custom: Option<&'a Node>,
     /// What is set once.
     once: &'static [&'static [&'static str]],
+    /// What the cluster declares to be one value.
+    atomic: &'a [AtomicRule],
     is_lease: bool,
     /// Whether `data` is one value.
     has_whole_data: bool,
@@ -90,7 +93,8 @@ impl<'a> Schema<'a> {
         let (built_in, once) = (catalogue().kind(api_version, kind), set_once(api_version, kind));
         let custom = if built_in.is_none() { rules.custom.of(api_version, kind) } else { None };
         let is_lease = kind == "Lease" && api_version.starts_with("coordination.k8s.io/");
-        Self { api_version, kind, rules, built_in, custom, once, is_lease, has_whole_data: false }
+        let atomic = rules.atomic_of(api_version, kind);
+        Self { api_version, kind, rules, built_in, custom, once, atomic, is_lease, has_whole_data: false }
     }
 
     /// The same for a Secret of that type: a pair or a file is only right as a whole.
@@ -140,6 +144,9 @@ impl<'a> Schema<'a> {
             return Shape::Atomic;
         }
         if self.has_whole_data && path.is(&["data"]) {
+            return Shape::Atomic;
+        }
+        if self.atomic.iter().any(|atomic| path::is_written(path, &atomic.path)) {
             return Shape::Atomic;
         }
         if path.is(&["metadata", "managedFields"]) {
