@@ -152,7 +152,7 @@ impl Window {
         needless
     }
 
-    /// Takes versions out, all or some of those that are needless.
+    /// Takes versions out that are needless together.
     pub fn take_out(&mut self, needless: &[Dot]) {
         if needless.is_empty() {
             return;
@@ -166,7 +166,7 @@ impl Window {
     /// What was overwritten by versions that stand for it, also where several wrote at the same time. One
     /// stands for another where that is `droppable`: no version anywhere can stand on the one and not on the other, which
     /// `droppable` is told, too. Of an object what holds the last edit of a leaf stays. A run keeps its last delete, which
-    /// tells what it killed. Without these, or some of them, no outcome changes. They are told in order.
+    /// tells what it killed. Without all of these no outcome changes; without some of them one may. They are told in order.
     ///
     /// Versions that are still to come have rules number `lowest` or a higher one. So what goes must be silent by all rules
     /// by which its segment may be merged yet. What stands for a version has the same number, so that the lowest one of

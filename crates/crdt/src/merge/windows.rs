@@ -229,7 +229,7 @@ impl Windows {
         Some(number)
     }
 
-    /// Takes out versions of a key that are needless.
+    /// Takes out versions of a key that are needless together; dots that it does not have are passed over.
     pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
         open.window.take_out(needless);

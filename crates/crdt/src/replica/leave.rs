@@ -6,7 +6,7 @@
 //! with `s` (see [`super::marks`]). The log drops the entry of a version that left. The next entry of the same origin
 //! then stands for both entries. See DESIGN 2, "What may leave".
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::merge::version::Version;
 use crate::replica::Replica;
@@ -164,57 +164,65 @@ impl Replica {
     /// Takes what may leave out of the key's window. An entry that did several things leaves only as a whole: when its
     /// versions of the other keys may leave as well. These are taken out, too.
     fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
-        let needless = self.needless(counting, keyspace, key);
-        let Some(replication) = &mut self.replication else { return vec![] };
-        let others = |dot: Dot| {
-            let changes = replication.log.get(dot).map(|logged| &logged.entry.changes[..]).unwrap_or_default();
-            let keys = changes.iter().map(|change| (change.keyspace, change.key.clone()));
-            keys.filter(|other| *other != (keyspace, key.clone())).collect::<BTreeSet<_>>()
-        };
-        let (mut alone, mut beside) = (vec![], vec![]);
-        for dot in needless {
-            let others = others(dot);
-            match others.is_empty() {
-                true => alone.push(dot),
-                // What settled of it is in the base of that key, and the log has to say so.
-                false if replication.floor.contains(dot) => {}
-                false => beside.push((dot, others)),
-            }
+        let here = (keyspace, key.clone());
+        let mut gone = self.needless(counting, &here, &|dot| self.keys_beside(dot, &here).is_empty());
+        self.take_out(&here, &gone);
+        let whole = self.needless_together(counting, &here);
+        for key in self.keys_of(&whole) {
+            self.take_out(&key, &whole);
         }
-        replication.windows.take_out(keyspace, key, &alone);
-        if !beside.is_empty() {
-            alone.extend(self.leave_together(counting, (keyspace, key), beside));
-        }
-        alone
+        gone.extend(whole);
+        gone
     }
 
-    /// Takes versions of a key that are needless out of its window, and what else their entries did out of the windows of
-    /// those other keys, where all of it is needless. Tells which entries these are.
-    fn leave_together(
-        &mut self,
-        counting: &[ReplicaId],
-        (keyspace, key): (Keyspace, &Key),
-        mut beside: Vec<(Dot, BTreeSet<(Keyspace, Key)>)>,
-    ) -> Vec<Dot> {
-        let mut needless: BTreeMap<(Keyspace, Key), Vec<Dot>> = BTreeMap::new();
-        beside.retain(|(dot, others)| {
-            others.iter().all(|other| {
-                // One that nothing was written over needs no look at all the others.
-                self.is_written_over(other.0, &other.1, *dot)
-                    && needless
-                        .entry(other.clone())
-                        .or_insert_with(|| self.needless(counting, other.0, &other.1))
-                        .contains(dot)
-            })
-        });
-        let Some(replication) = &mut self.replication else { return vec![] };
-        let whole: Vec<Dot> = beside.iter().map(|(dot, _)| *dot).collect();
-        replication.windows.take_out(keyspace, key, &whole);
-        for ((keyspace, key), needless) in needless {
-            let whole: Vec<Dot> = needless.into_iter().filter(|dot| whole.contains(dot)).collect();
-            replication.windows.take_out(keyspace, &key, &whole);
+    /// The entries that did several things, one of them to that key, and all of whose versions may leave. What is needless is so
+    /// together with all else that goes. So each key is asked again until all say of the same entries that they may leave.
+    fn needless_together(&self, counting: &[ReplicaId], here: &(Keyspace, Key)) -> BTreeSet<Dot> {
+        let Some(replication) = &self.replication else { return BTreeSet::new() };
+        let may_go = |dot: Dot| {
+            let beside = self.keys_beside(dot, here);
+            // What settled of it is in the base of a key, and the log has to say so. One that nothing was written over needs no
+            // look at all the others.
+            !beside.is_empty()
+                && !replication.floor.contains(dot)
+                && beside.iter().all(|(keyspace, key)| self.is_written_over(*keyspace, key, dot))
+        };
+        let mut whole: BTreeSet<Dot> = self.needless(counting, here, &may_go).into_iter().collect();
+        loop {
+            let before = whole.len();
+            for key in self.keys_of(&whole) {
+                let needless = self.needless(counting, &key, &|dot| whole.contains(&dot));
+                let window = replication.windows.get(key.0, &key.1);
+                let versions = window.map(|open| open.window.versions()).unwrap_or_default();
+                for version in versions.iter().filter(|version| !needless.contains(&version.dot)) {
+                    whole.remove(&version.dot);
+                }
+            }
+            if whole.len() == before {
+                return whole;
+            }
         }
-        whole
+    }
+
+    /// The keys that an entry changed besides one.
+    fn keys_beside(&self, dot: Dot, here: &(Keyspace, Key)) -> BTreeSet<(Keyspace, Key)> {
+        let mut keys = self.keys_of(&BTreeSet::from([dot]));
+        keys.remove(here);
+        keys
+    }
+
+    /// The keys that entries changed.
+    fn keys_of(&self, dots: &BTreeSet<Dot>) -> BTreeSet<(Keyspace, Key)> {
+        let log = self.replication.as_ref().map(|replication| &replication.log);
+        let entries = dots.iter().filter_map(|dot| log?.get(*dot));
+        entries.flat_map(|logged| &logged.entry.changes).map(|change| (change.keyspace, change.key.clone())).collect()
+    }
+
+    fn take_out<'a>(&mut self, (keyspace, key): &(Keyspace, Key), dots: impl IntoIterator<Item = &'a Dot>) {
+        if let Some(replication) = &mut self.replication {
+            let dots: Vec<Dot> = dots.into_iter().copied().collect();
+            replication.windows.take_out(*keyspace, key, &dots);
+        }
     }
 
     /// Whether there is a version of the key that descends from that one.
@@ -223,11 +231,16 @@ impl Replica {
         window.is_some_and(|window| window.versions().iter().rev().any(|later| later.descends_from(dot)))
     }
 
-    /// The versions of a key that may leave.
-    fn needless(&self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
+    /// The versions of a key that may leave together, of those that `may_go`.
+    fn needless(
+        &self,
+        counting: &[ReplicaId],
+        (keyspace, key): &(Keyspace, Key),
+        may_go: &dyn Fn(Dot) -> bool,
+    ) -> Vec<Dot> {
         let Self { identity, membership, marks, origins, replication, rules, .. } = self;
         let Some(replication) = replication else { return vec![] };
-        let Some(open) = replication.windows.get(keyspace, key) else { return vec![] };
+        let Some(open) = replication.windows.get(*keyspace, key) else { return vec![] };
         let (acks, members) = (&membership.acks, &membership.members);
         let nothing = Statement::default();
         let known: Vec<Knows<'_>> = counting
@@ -243,9 +256,11 @@ impl Replica {
             .collect();
         let (ends, log) = (self.unsettled_ends(), &replication.log);
         let may_leave = |version: &Version, successor: &Version| {
-            log.may_leave_out(version.dot) && is_needless(&known, marks, &ends, version, successor)
+            may_go(version.dot)
+                && log.may_leave_out(version.dot)
+                && is_needless(&known, marks, &ends, version, successor)
         };
-        open.window.needless(rules, self.lowest_to_come(), keyspace, key, may_leave)
+        open.window.needless(rules, self.lowest_to_come(), *keyspace, key, may_leave)
     }
 
     /// The ends of births, and removals of members, that are not settled. What an ended birth told a member alone is not
