@@ -181,7 +181,7 @@ const FOUND_HOT: [u64; 3] = [3_508, 5_844, 3_000_321];
 const FOUND_BY_RULES: [u64; 2] = [884, 1_078];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for.
-const FOUND_BY_ABSENCES: [u64; 2] = [33_558, 41_242];
+const FOUND_BY_ABSENCES: [u64; 3] = [915, 33_558, 41_242];
 
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
