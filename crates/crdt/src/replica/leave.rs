@@ -187,6 +187,11 @@ impl Replica {
                 && !replication.floor.contains(dot)
                 && beside.iter().all(|(keyspace, key)| self.is_written_over(*keyspace, key, dot))
         };
+        let window = replication.windows.get(here.0, &here.1);
+        // Mostly there is none, and the look itself costs more.
+        if window.is_none_or(|open| !open.window.versions().iter().any(|version| may_go(version.dot))) {
+            return BTreeSet::new();
+        }
         let mut whole: BTreeSet<Dot> = self.needless(counting, here, &may_go).into_iter().collect();
         loop {
             let before = whole.len();

@@ -323,7 +323,7 @@ fn the_configuration_file_is_etcds() {
     let parsed = |text: &str| file::parse(text, Path::new("f.yml")).unwrap();
     let list = "kubernetes-prefix: /k8s/\ncounters: ['v1/B:.n:min=-1', a/v1/A:.n]";
     let rules = parsed(list).rules();
-    assert_eq!(rules.to_string(), "prefix /k8s/, counters a/v1/A:.n,v1/B:.n:min=-1");
+    assert_eq!(rules.to_string(), "prefix /k8s/, counters a/v1/A:.n,v1/B:.n:min=-1, atomic none");
     assert_eq!(parsed("counters: v1/B:.n:min=-1,a/v1/A:.n\nkubernetes-prefix: /k8s/").rules(), rules);
     assert_eq!(
         refused("counters: [v1/Pod:.spec.nodeName]"),

@@ -183,6 +183,8 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::command::counter::AtomicRule;
+
     use super::*;
 
     fn how(kind: (&str, &str), path: &str) -> String {
@@ -212,8 +214,12 @@ mod tests {
             how(("v1", "Pod"), ".spec.containers[*].livenessProbe.exec"),
             "comes with grpc, httpGet, tcpSocket; the last edit of any stays"
         );
-        let atomic = crate::merge::atomic("apps/v1/Deployment:.spec.template", &[]).expect("it can be");
-        let declared = Rules { atomic, ..Rules::default() };
+        let template = AtomicRule {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            path: ".spec.template".to_owned(),
+        };
+        let declared = Rules { atomic: vec![template], ..Rules::default() };
         let explained = explain("apps/v1", "Deployment", &declared).expect("a kind");
         let template: Vec<_> = explained.iter().filter(|one| one.path.starts_with(".spec.template")).collect();
         assert_eq!((template.len(), template[0].how.as_str()), (1, "one value; the last edit stays"));
