@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::entry::Change;
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::marks::{Mark, Statement};
@@ -165,7 +166,7 @@ impl Replica {
     /// versions of the other keys may leave as well. These are taken out, too.
     fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
         let here = (keyspace, key.clone());
-        let mut gone = self.needless(counting, &here, &|dot| self.keys_beside(dot, &here).is_empty());
+        let mut gone = self.needless(counting, &here, &|dot| self.changes_beside(dot, &here).next().is_none());
         self.take_out(&here, &gone);
         let whole = self.needless_together(counting, &here);
         for key in self.keys_of(&whole) {
@@ -180,12 +181,12 @@ impl Replica {
     fn needless_together(&self, counting: &[ReplicaId], here: &(Keyspace, Key)) -> BTreeSet<Dot> {
         let Some(replication) = &self.replication else { return BTreeSet::new() };
         let may_go = |dot: Dot| {
-            let beside = self.keys_beside(dot, here);
+            let mut beside = self.changes_beside(dot, here).peekable();
             // What settled of it is in the base of a key, and the log has to say so. One that nothing was written over needs no
             // look at all the others.
-            !beside.is_empty()
+            beside.peek().is_some()
                 && !replication.floor.contains(dot)
-                && beside.iter().all(|(keyspace, key)| self.is_written_over(*keyspace, key, dot))
+                && beside.all(|change| self.is_written_over(change.keyspace, &change.key, dot))
         };
         let window = replication.windows.get(here.0, &here.1);
         // Mostly there is none, and the look itself costs more.
@@ -209,11 +210,11 @@ impl Replica {
         }
     }
 
-    /// The keys that an entry changed besides one.
-    fn keys_beside(&self, dot: Dot, here: &(Keyspace, Key)) -> BTreeSet<(Keyspace, Key)> {
-        let mut keys = self.keys_of(&BTreeSet::from([dot]));
-        keys.remove(here);
-        keys
+    /// What an entry changed besides one key. Asked of each version at each look, so nothing is copied.
+    fn changes_beside<'a>(&'a self, dot: Dot, here: &'a (Keyspace, Key)) -> impl Iterator<Item = &'a Change> {
+        let logged = self.replication.as_ref().and_then(|replication| replication.log.get(dot));
+        let changes = logged.map(|logged| &logged.entry.changes[..]).unwrap_or_default();
+        changes.iter().filter(move |change| (change.keyspace, &change.key) != (here.0, &here.1))
     }
 
     /// The keys that entries changed.
