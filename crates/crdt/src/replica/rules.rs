@@ -19,7 +19,6 @@ use crate::command::op::{Refusal, Reply};
 use crate::entry::{ChangeKind, Entry, Past};
 use crate::merge::book::RuleBook;
 use crate::merge::rules::{FIRST, Rules, UnknownRules};
-use crate::merge::version::Version;
 use crate::merge::windows::Windows;
 use crate::replica::Replica;
 use crate::replica::turn::Turn;
@@ -77,8 +76,10 @@ impl Replica {
         let open = self.windows().into_iter().flat_map(Windows::system);
         open.filter_map(|(key, open)| {
             let SystemKey::Rules(number) = SystemKey::decode(key)? else { return None };
-            let put = open.window.versions().iter().rev().find_map(Version::value);
-            Some((number, put.or_else(|| open.window.base().map(|base| &base.value))?))
+            // Of two that were declared apart the last writer's counted, in whatever order they came here.
+            let puts = open.window.versions().iter().filter_map(|version| Some((version, version.value()?)));
+            let last = puts.max_by_key(|(version, _)| (version.stamp, version.dot)).map(|(_, value)| value);
+            Some((number, last.or_else(|| open.window.base().map(|base| &base.value))?))
         })
     }
 
