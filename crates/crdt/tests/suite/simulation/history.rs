@@ -2,7 +2,7 @@
 //! the versions mean together that it was given, whatever it has let go of them. So each run is compared, at every step,
 //! with the same run in which nothing ever leaves and nothing settles.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use eddy_crdt::merge::{RuleBook, Rules, Version, Window};
 use eddy_crdt::{Change, Dot, Key, Keyspace, LocalKeys, Logged, Replica, VersionVector};
@@ -18,8 +18,8 @@ pub struct History {
     keys: BTreeMap<Key, Vec<Version>>,
     /// Which keys each entry changed.
     entries: HashMap<Dot, Vec<Key>>,
-    /// All rules that were ever in use, also those that replicas have forgotten.
-    rules: BTreeMap<u32, Rules>,
+    /// All rules that were ever in use, also those that replicas have forgotten, with the hosts that have used them.
+    rules: BTreeMap<u32, (Rules, BTreeSet<usize>)>,
     book: RuleBook,
 }
 
@@ -50,20 +50,31 @@ impl History {
         }
     }
 
-    /// Notes the rules that a replica uses. Those of one number are the same everywhere.
-    pub fn note_rules(&mut self, book: &RuleBook) -> Result<(), String> {
+    /// Notes the rules that a host's replica uses. Those of one number are the same everywhere.
+    pub fn note_rules(&mut self, host: usize, book: &RuleBook) -> Result<(), String> {
         let current = book.current().number;
+        let mut is_new = self.book.current().number != current;
         for number in book.numbers().filter(|number| *number <= current) {
-            match self.rules.get(&number) {
-                Some(known) => same(book.of(number), known, format_args!("rules number {number}"))?,
-                None => drop(self.rules.insert(number, book.of(number).clone())),
+            let (known, hosts) = self.rules.entry(number).or_default();
+            if hosts.is_empty() {
+                *known = book.of(number).clone();
+                is_new = true;
             }
+            same(book.of(number), known, format_args!("rules number {number}"))?;
+            hosts.insert(host);
         }
-        if self.book.current().number != current || self.book.numbers().count() != self.rules.len() {
-            let later = self.rules.values().skip(1).cloned().collect();
-            self.book = RuleBook::new(self.rules[&1].clone(), later, current);
+        if is_new {
+            let later = self.rules.values().skip(1).map(|(rules, _)| rules.clone()).collect();
+            self.book = RuleBook::new(self.rules[&1].0.clone(), later, current);
         }
         Ok(())
+    }
+
+    /// A host's disk is lost. Rules that were in use nowhere else are lost with it, and others may get their number.
+    pub fn lost_disk(&mut self, host: usize) {
+        for (_, hosts) in self.rules.values_mut() {
+            hosts.remove(&host);
+        }
     }
 
     /// What a replica was given between these two moments: the keys concerned are what all their versions mean.

@@ -52,7 +52,7 @@ impl World {
         checks::shows(&up.replica, &up.shadow)?;
         if self.plan.watched {
             self.history.note_new(&up.replica);
-            self.history.note_rules(up.replica.rules())?;
+            self.history.note_rules(host, up.replica.rules())?;
             self.history.check_all(&state.vector, &up.shadow, &mut self.coverage)?;
         }
         self.ledger.durable(&up.replica, &state)?;
