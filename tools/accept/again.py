@@ -1,5 +1,6 @@
 """Every object of a real store goes through leaves and Automerge, and comes back as it was."""
 
+import base64
 import json
 
 import merge
@@ -25,6 +26,11 @@ class Again:
                 self.passed += 1
         kinds = len({(item["apiVersion"], item["kind"]) for _, item in self.shown()})
         print(f"{counts[False]} objects in protobuf and {counts[True]} in JSON, of {kinds} kinds: {self.failed} came back otherwise")
+
+    def stored(self):
+        """The store, as etcdctl prints one in JSON."""
+        text = lambda raw: base64.b64encode(raw).decode()
+        return [{"key": text(key.encode()), "value": text(value)} for key, value in self.server.stored()]
 
     def shown(self):
         """Every object as the API server writes it in JSON, in each version that it serves."""

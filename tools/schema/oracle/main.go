@@ -6,12 +6,15 @@
 // The objects are the fully populated ones that k8s.io/api is tested with. structured-merge-diff, by which server-side apply works,
 // says what an edit changed and whether two of them touch the same. Where they do not, both must be in eddy's merge and nothing
 // else; JSON and protobuf alike. So it is for three edits, and for custom resources by the schemas of the definitions in crds.
+//
+// With -objects FILE the objects are those of a real cluster's store: what "etcdctl get /registry/ --prefix -w json" prints.
 package main
 
 import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -37,6 +40,7 @@ var (
 	pairs   = flag.Int("pairs", 20, "pairs of edits for each kind and encoding")
 	triples = flag.Int("triples", 5, "triples of edits for each kind and encoding")
 	seed    = flag.Int64("seed", 1, "of the edits")
+	objects = flag.String("objects", "", "take the objects of a store instead: what etcdctl get --prefix -w json prints")
 	show    = flag.Int("show", 10, "how many failures are shown")
 )
 
@@ -48,13 +52,25 @@ func main() {
 	if err := apiregistration.AddToScheme(scheme.Scheme); err != nil {
 		fatal(err)
 	}
-	fixtures := fixtures()
+	var fixtures []fixture
+	if *objects == "" {
+		fixtures = populated()
+	} else {
+		fixtures = stored(*objects)
+	}
 	var subjects []subject
 	for _, fixture := range fixtures {
 		subjects = append(subjects, builtIn(fixture))
 	}
 	random := rand.New(rand.NewSource(*seed))
 	failed := codec(fixtures) + edits(subjects, nil, 2, *pairs, random) + edits(subjects, nil, 3, *triples, random)
+	if *objects != "" {
+		fmt.Printf("%d passed, %d failed\n", passed, failed)
+		if failed > 0 || passed == 0 {
+			os.Exit(1)
+		}
+		return
+	}
 	customs, definitions := customs()
 	fmt.Printf("custom resources of %d definitions:\n", len(definitions))
 	failed += edits(customs, definitions, 2, 30**pairs, random) + edits(customs, definitions, 3, 30**triples, random)
@@ -76,8 +92,8 @@ type fixture struct {
 	object    runtime.Object
 }
 
-// fixtures are those of the modules that this program is built with.
-func fixtures() []fixture {
+// populated are those of the modules that this program is built with.
+func populated() []fixture {
 	var all []fixture
 	for module, folder := range map[string]string{
 		"k8s.io/api":                     "testdata/HEAD",
@@ -105,6 +121,31 @@ func fixtures() []fixture {
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].name < all[j].name })
+	return all
+}
+
+// stored are those of a real store that are of a built-in kind.
+func stored(path string) []fixture {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		fatal(err)
+	}
+	var answer struct{ Kvs []struct{ Key, Value []byte } }
+	if err := json.Unmarshal(text, &answer); err != nil {
+		fatal(fmt.Errorf("%s: %w", path, err))
+	}
+	var all []fixture
+	kinds := map[string]int{}
+	for _, kv := range answer.Kvs {
+		object, err := decode(kv.Value)
+		if err != nil || !isStored(object) {
+			continue
+		}
+		kinds[object.GetObjectKind().GroupVersionKind().String()]++
+		raw, text := encode(object, runtime.ContentTypeProtobuf), encode(object, runtime.ContentTypeJSON)
+		all = append(all, fixture{name: string(kv.Key), json: text, raw: raw, object: object})
+	}
+	fmt.Printf("%d of %d objects, of %d kinds\n", len(all), len(answer.Kvs), len(kinds))
 	return all
 }
 
