@@ -5,6 +5,7 @@ import signal
 import time
 
 import look
+import things
 from kubelets import Resync
 from lab import NODE_GRACE, Program
 from words import NS, Sites
@@ -90,7 +91,22 @@ class Story(Sites):
         patch = self.do(self.west, "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", foreign)
         self.check("a pod is given an address that is none of its node's", patch)
         self.check("and its kubelet puts that right", self.everywhere(lambda site: [p for p in self.own_addresses(site) if p[1]]), 30)
+        self.own_resource()
         self.must("all the same before the cut", self.same_objects, 60)
+
+    def own_resource(self):
+        """A resource of one's own, whose controller runs at each site."""
+        self.must("a resource is defined at one site", lambda: self.east.kubectl("create", "-f", "-", stdin=json.dumps(things.DEFINITION)) and None)
+        self.must("every apiserver serves it", self.everywhere(lambda site: site.get(things.LIST)["items"]), 60)
+        for site in self.sites:
+            self.controllers.append(things.Controller(site))
+            self.controllers[-1].start()
+        self.must("one is created at another", lambda: self.west.ask("POST", things.LIST, things.thing("own")) and None, 30)
+        self.must("and its controller has seen it", self.everywhere(self.own_fits), 30)
+        self.paths = look.listable(self.east)
+
+    def own_fits(self, site):
+        return things.behind(site.get(f"{things.LIST}/own"))
 
     def lonely(self, site):
         return [peer["name"] for peer in site.status()["peers"] if peer["connected"]]
@@ -135,6 +151,16 @@ class Story(Sites):
         for site, count in ((east, 2), (west, 3)):
             text = self.deployment("same", count, site=site, image=site.name)
             self.check(f"{site.name} creates a Deployment `same`", self.create(site, text))
+        own = lambda site, **spec: self.do(site, "patch", "things.lab.example.org", "own", "--type=merge", "-p", json.dumps({"spec": spec}))
+        self.check("east sizes the resource of its own", own(east, size=5))
+        self.check("west gives it a color", own(west, color="red"))
+        policy = self.folder / "policy.yaml"
+        policy.write_text(things.POLICY)
+        declare = lambda: north.eddy_says("declare", "--merge-policy", policy) and None
+        self.check("north declares another policy of merges", declare)
+        waits = lambda: None if north.status()["declared_rules"] else "nothing is declared"
+        self.check("which waits for the others", waits)
+        self.check("each site's controller sees what it can", self.everywhere(self.own_fits), 30)
         self.same_uid = east.get(f"/apis/apps/v1/namespaces/{NS}/deployments/same")["metadata"]["uid"]
         # Each site elects leaders of its own once the old ones have not renewed their leases for a while.
         for site in self.sites:
@@ -188,6 +214,16 @@ class Story(Sites):
         data = lambda site: site.get(f"/api/v1/namespaces/{NS}/configmaps/kept")["data"]
         both = {"value": "1", "west": "3", "east": "4"}
         self.check("a config map has the keys of both", self.everywhere(lambda s: None if data(s) == both else data(s)))
+
+        def own(site):
+            spec = site.get(f"{things.LIST}/own")["spec"]
+            return None if spec == {"size": 5, "note": "a", "color": "red"} else f"{spec}"
+
+        self.check("the resource of its own has the edits of both", self.everywhere(own), 30)
+        self.check("and its controllers have seen them", self.everywhere(self.own_fits), 30)
+        rules = lambda site: {key: site.status()[key] for key in ("rules", "counters", "atomic")}
+        wanted = {"rules": 2, "counters": ["lab.example.org/v1/Thing:.spec.size:min=0"], "atomic": ["lab.example.org/v1/Thing:.status.conditions"]}
+        self.check("all merge by the new policy", self.everywhere(lambda s: None if rules(s) == wanted else f"{rules(s)}"), 30)
         gone = self.everywhere(self.gone("configmap", "deleted"))
         self.check("what one site deleted is gone, written elsewhere or not", gone, 30)
         self.check("doomed is gone everywhere", self.everywhere(self.gone("deployment", "doomed")), 30)
