@@ -70,7 +70,7 @@ func (g *Gauges) tell(when string) {
 			}
 		}
 		g.lab.report.note("  %s: %d MB resident, %d MB on disk, %d MB of its quota used; %s unsettled keys; entries behind:%s",
-			r.name, r.rss()>>20, r.onDisk()>>20, r.metric("etcd_mvcc_db_total_size_in_bytes")>>20, unsettled, behind)
+			r.name, r.rss()>>20, r.onDisk()>>20, r.metric("eddy_quota_used_bytes")>>20, unsettled, behind)
 	}
 }
 

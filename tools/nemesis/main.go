@@ -35,8 +35,8 @@ func main() {
 	wipes := flag.Bool("wipe", false, "wipe data dirs and put old copies back, too; what only they had may be lost then")
 	keep := flag.Bool("k", false, "keep data dirs and logs (they are kept when something fails, too)")
 	pace := flag.Duration("pace", 8*time.Millisecond, "mean pause of a client between operations at 3 replicas")
-	scenario := flag.String("scenario", "troubles", "what is played: troubles, month (a site is away for very many writes) or single (one replica, or an etcd)")
-	month := newMonth(flag.CommandLine)
+	scenario := flag.String("scenario", "troubles", "what is played: troubles, month (a site is away for very many writes), return (what coming back costs) or single (one replica, or an etcd)")
+	month, back := newMonth(flag.CommandLine), newReturn(flag.CommandLine)
 	cache, _ := os.UserCacheDir()
 	peers := os.Getenv("EDDY_PEERS")
 	if peers == "" {
@@ -75,6 +75,7 @@ func main() {
 		"troubles": func(l *Lab) error { return l.play(*size, *length, choice) },
 		"single":   func(l *Lab) error { return single(l, *length) },
 		"month":    func(l *Lab) error { return month.play(l, *size) },
+		"return":   func(l *Lab) error { return back.play(l, *size) },
 	}[*scenario]
 	if play == nil {
 		usage("there is no scenario " + *scenario)

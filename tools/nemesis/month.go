@@ -96,40 +96,23 @@ func (m *Month) before() error {
 // comingBack heals, and measures until each has what all had at that moment. Clients write a little meanwhile.
 func (m *Month) comingBack() {
 	l := m.lab
-	var before []*Status
-	for _, r := range l.replicas {
-		s, err := r.status()
-		if err != nil {
-			l.report.check(false, r.name+": tells its status", err.Error())
-			return
-		}
-		before = append(before, s)
+	before, err := l.statuses()
+	if err != nil {
+		l.report.check(false, "all tell their status", err.Error())
+		return
 	}
-	in, out := m.carried()
+	in, out := l.carried(m.away)
 	cpu := map[string]time.Duration{}
 	for _, r := range l.replicas {
 		cpu[r.name] = r.cpu()
 	}
-	probes := m.probe()
+	probes := l.probe(20 * time.Millisecond)
 	healed := time.Now()
 	if err := l.network.Heal(); err != nil {
 		l.report.check(false, "the links are healed", err.Error())
 		return
 	}
-	err := eventually(func() error {
-		for _, r := range l.replicas {
-			s, err := r.status()
-			if err != nil {
-				return err
-			}
-			for _, had := range before {
-				if !s.covers(had) {
-					return fmt.Errorf("%s has %s and not yet %s", r.name, s.vector(), had.vector())
-				}
-			}
-		}
-		return nil
-	})
+	err = eventually(func() error { return l.covered(before) })
 	took := time.Since(healed).Round(time.Millisecond)
 	longest := probes()
 	equal, settled := l.converged()
@@ -143,7 +126,7 @@ func (m *Month) comingBack() {
 		l.report.note("this network does not count the bytes of a link")
 		return
 	}
-	inAfter, outAfter := m.carried()
+	inAfter, outAfter := l.carried(m.away)
 	for _, r := range m.healthy {
 		l.report.note("%s: %d bytes to the one that was away, %d from it, since the start", r.name,
 			l.network.(counts).Carried(r.place, m.away.place), l.network.(counts).Carried(m.away.place, r.place))
@@ -162,19 +145,6 @@ func (m *Month) comingBack() {
 		l.report.check(way.bytes <= may, "coming back carries what changed, "+way.what, fmt.Sprintf(
 			"%d bytes for %d keys of %d bytes over %d links, %d may be", way.bytes, keys, changed, way.links, may))
 	}
-}
-
-// carried is how many bytes went to the site that is away, and from it.
-func (m *Month) carried() (in, out int64) {
-	network, counted := m.lab.network.(counts)
-	if !counted {
-		return 0, 0
-	}
-	for _, r := range m.healthy {
-		in += network.Carried(r.place, m.away.place)
-		out += network.Carried(m.away.place, r.place)
-	}
-	return in, out
 }
 
 // equal compares what all hold with what clients did.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -183,54 +182,4 @@ func (m *Month) edits(r *Replica, away bool) error {
 		_, err := etcd.Revoke(ctx, leases[n])
 		return err
 	})
-}
-
-// probe puts a small value at each site now and then. What it returns ends that, and tells how long puts took by replica.
-func (m *Month) probe() func() map[string]string {
-	var mu sync.Mutex
-	var wait sync.WaitGroup
-	took := map[string][]time.Duration{}
-	end := make(chan struct{})
-	failed := map[string]error{}
-	for _, r := range m.lab.replicas {
-		wait.Go(func() {
-			etcd, err := m.lab.connect(r)
-			if err != nil {
-				return
-			}
-			defer etcd.Close()
-			for tick := time.NewTicker(20 * time.Millisecond); ; {
-				select {
-				case <-end:
-					return
-				case <-tick.C:
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), operationTimeout)
-				begin := time.Now()
-				_, err := etcd.Put(ctx, "probe/"+r.name, "x")
-				cancel()
-				mu.Lock()
-				took[r.name] = append(took[r.name], time.Since(begin))
-				if err != nil {
-					failed[r.name] = err
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	return func() map[string]string {
-		close(end)
-		wait.Wait()
-		said := map[string]string{}
-		for _, r := range m.lab.replicas {
-			m.lab.report.check(failed[r.name] == nil, r.name+": serves its clients meanwhile", why(failed[r.name]))
-			all := took[r.name]
-			sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
-			if len(all) > 0 {
-				said[r.name] = fmt.Sprintf("puts meanwhile: p50 %v, p99 %v of %d", all[len(all)/2].Round(time.Microsecond),
-					all[len(all)*99/100].Round(time.Microsecond), len(all))
-			}
-		}
-		return said
-	}
 }

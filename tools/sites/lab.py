@@ -307,6 +307,11 @@ class Site:
     def status(self):
         return json.loads(self._eddy("/eddy/v1/status"))
 
+    def memory(self):
+        """What the replica has resident, MB."""
+        metrics = self._eddy("/metrics").decode().splitlines()
+        return int(next(float(line.split()[-1]) for line in metrics if line.startswith("process_resident_memory_bytes")) / 2**20)
+
     def merges(self):
         return json.loads(self._eddy("/eddy/v1/merges"))["merges"]
 

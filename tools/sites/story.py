@@ -6,12 +6,13 @@ import time
 
 import look
 import things
+from absence import Absence
 from kubelets import Resync
 from lab import NODE_GRACE, Program
-from words import NS, Sites
+from words import NS
 
 
-class Story(Sites):
+class Story(Absence):
     def start(self):
         cluster = ",".join(f"{site.name}=http://127.0.0.1:{site.relay}" for site in self.sites)
         for site in self.sites:

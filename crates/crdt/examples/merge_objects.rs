@@ -3,7 +3,8 @@
 //! Each line of the input is a name and values in base64: the value that all versions descend from, then concurrent ones, each
 //! written later than the one before. The line that answers has the name and the merged value. With one value alone the answer
 //! is that value as it is read and written again: as JSON, as protobuf, and taken apart into leaves, through Automerge and put
-//! together. `-` stands for nothing.
+//! together. `-` stands for nothing. A line named `definition` is not answered: by that definition of custom resources all later
+//! lines are merged.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -12,20 +13,27 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use eddy_crdt::merge::{Encoding, Json, Object, RuleBook, Version, Window};
+use eddy_crdt::merge::{Customs, Encoding, Json, Object, RuleBook, Rules, Version, Window, read_definition};
 use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Origin, ReplicaId, Stamp, VersionVector};
 
 fn main() -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut kinds = vec![];
+    let mut book = RuleBook::default();
     for line in io::stdin().lock().lines() {
         let line = line?;
         let mut words = line.split(' ');
         let name = words.next().unwrap_or_default();
         let values: Result<Vec<Bytes>, _> = words.map(|word| BASE64.decode(word).map(Bytes::from)).collect();
         let values = values.map_err(io::Error::other)?;
+        if let ("definition", [definition]) = (name, &values[..]) {
+            kinds.push(Arc::new(read_definition(definition).map_err(io::Error::other)?));
+            book = RuleBook::from(Rules { custom: Customs::new(kinds.clone()), ..Rules::default() });
+            continue;
+        }
         let answers = match &values[..] {
-            [value] => again(value).into_iter().chain([through_leaves(value)]).collect(),
-            [base, heads @ ..] => vec![merged(base, heads)],
+            [value] => again(value).into_iter().chain([through_leaves(value, &book)]).collect(),
+            [base, heads @ ..] => vec![merged(base, heads, &book)],
             [] => vec![],
         };
         write!(out, "{name}")?;
@@ -48,7 +56,7 @@ fn again(value: &[u8]) -> Vec<Option<Bytes>> {
 
 /// An object as it is after a merge in which every leaf of it is an edit. Beside it somebody else has set an annotation on what
 /// tells objects apart; that is taken away again.
-fn through_leaves(value: &Bytes) -> Option<Bytes> {
+fn through_leaves(value: &Bytes, book: &RuleBook) -> Option<Bytes> {
     const ANNOTATION: &str = "eddy/again";
     let object = Object::parse(value)?;
     let Json::Map(whole) = &object.json else { return None };
@@ -72,7 +80,7 @@ fn through_leaves(value: &Bytes) -> Option<Bytes> {
         object.write(&Json::Map(whole))
     });
     let (base, beside) = (base?, beside?);
-    let mut merged = Object::parse(&merged(&base, &[value.clone(), beside])?)?;
+    let mut merged = Object::parse(&merged(&base, &[value.clone(), beside], book)?)?;
     let Json::Map(whole) = &mut merged.json else { return None };
     let Some(Json::Map(metadata)) = whole.get_mut("metadata") else { return None };
     let Some(Json::Map(annotations)) = metadata.get_mut("annotations") else { return None };
@@ -87,7 +95,7 @@ fn through_leaves(value: &Bytes) -> Option<Bytes> {
 }
 
 /// What a site sees that has learned of all.
-fn merged(base: &Bytes, heads: &[Bytes]) -> Option<Bytes> {
+fn merged(base: &Bytes, heads: &[Bytes], book: &RuleBook) -> Option<Bytes> {
     let put = |at: u64, value: &Bytes| {
         let first = Dot { origin: origin(0), seq: 1 };
         let dot = Dot { origin: origin(at), seq: 1 };
@@ -107,10 +115,7 @@ fn merged(base: &Bytes, heads: &[Bytes]) -> Option<Bytes> {
     let mut window = Window::new(None);
     window.add(put(0, base));
     heads.iter().zip(1..).for_each(|(head, at)| window.add(put(at, head)));
-    window
-        .outcome(&RuleBook::default(), Keyspace::Client, b"/registry/objects/of/the/oracle")
-        .live
-        .map(|live| live.value)
+    window.outcome(book, Keyspace::Client, b"/registry/objects/of/the/oracle").live.map(|live| live.value)
 }
 
 fn origin(at: u64) -> Origin {

@@ -21,14 +21,50 @@ import (
 
 var converter = applyconfigurations.NewTypeConverter(scheme.Scheme)
 
-// merged is one question: two edits of one object.
+// subject is an object that is edited.
+type subject struct {
+	name, kind string
+	object     runtime.Object
+	encodings  []string
+	typed      func(runtime.Object) (*typed.TypedValue, error)
+	// normal is an object as an API server would store it.
+	normal func(raw []byte) (runtime.Object, error)
+	decode func(raw []byte) (runtime.Object, error)
+	encode func(object runtime.Object, encoding string) []byte
+	// conditions are one value each only in lists of this form.
+	unit *regexp.Regexp
+}
+
+// builtIn is the object of a fixture.
+func builtIn(fixture fixture) subject {
+	return subject{
+		name:      fixture.name,
+		kind:      fixture.object.GetObjectKind().GroupVersionKind().Kind,
+		object:    fixture.object,
+		encodings: []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf},
+		typed:     typedOf,
+		decode:    decode,
+		encode:    encode,
+		normal: func(raw []byte) (runtime.Object, error) {
+			object, err := decode(raw)
+			if err != nil {
+				return nil, err
+			}
+			// Protobuf cannot tell an empty list from none, so no API server does.
+			return decode(encode(object, runtime.ContentTypeProtobuf))
+		},
+		unit: unit,
+	}
+}
+
+// question is edits of one object, each made apart from the others.
 type question struct {
-	fixture  fixture
+	subject  subject
 	encoding string
-	edits    [2]string
+	edits    []string
 	base     *typed.TypedValue
-	sides    [2]*typed.TypedValue
-	changes  [2]*fieldpath.Set
+	sides    []*typed.TypedValue
+	changes  []*fieldpath.Set
 	conflict bool
 	excepted string
 }
@@ -67,7 +103,7 @@ var refused = []struct{ kind, one, other, reason string }{
 }
 
 // refusedTogether tells why what both sides changed may not be right together; "" where nothing speaks against it.
-func refusedTogether(kind string, changes [2]*fieldpath.Set) string {
+func refusedTogether(kind string, changes []*fieldpath.Set) string {
 	touches := func(side int, pattern string) (found bool) {
 		match := regexp.MustCompile("^" + pattern)
 		changes[side].Iterate(func(path fieldpath.Path) { found = found || match.MatchString(path.String()) })
@@ -84,67 +120,90 @@ func refusedTogether(kind string, changes [2]*fieldpath.Set) string {
 	return ""
 }
 
-func edits(fixtures []fixture, random *rand.Rand) int {
+// edits asks about so many edits made apart, of each object so often.
+func edits(subjects []subject, definitions [][]byte, apart, times int, random *rand.Rand) (failed int) {
 	var questions []question
 	var lines [][][]byte
-	for _, fixture := range fixtures {
-		kind := fixture.object.GetObjectKind().GroupVersionKind()
-		base := richer(fixture, random)
+	for _, of := range subjects {
+		base := richer(of, random)
 		if base == nil {
-			continue
-		}
-		baseTyped, err := typedOf(base)
-		if err != nil {
 			// Not known to server-side apply: nothing says what edits mean together.
 			continue
 		}
-		for n := 0; n < *pairs; n++ {
-			var sides [2]runtime.Object
-			q := question{fixture: fixture, base: baseTyped}
-			for side := range sides {
-				for tries := 0; sides[side] == nil && tries < 50; tries++ {
-					sides[side], q.edits[side] = edited(base, baseTyped, random)
+		baseTyped, err := of.typed(base)
+		if err != nil {
+			continue
+		}
+		for n := 0; n < times; n++ {
+			q := question{subject: of, base: baseTyped}
+			var sides []runtime.Object
+			for range apart {
+				var side runtime.Object
+				var said string
+				for tries := 0; side == nil && tries < 50; tries++ {
+					side, said = edited(of, base, baseTyped, random)
 				}
-				if sides[side] == nil {
-					fatal(fmt.Errorf("no edit of %s can be made", fixture.name))
+				if side == nil {
+					fatal(fmt.Errorf("no edit of %s can be made", of.name))
 				}
-				if q.sides[side], err = typedOf(sides[side]); err != nil {
+				value, err := of.typed(side)
+				if err != nil {
 					fatal(err)
 				}
-				q.changes[side] = changed(q.base, q.sides[side])
+				sides, q.edits = append(sides, side), append(q.edits, said)
+				q.sides, q.changes = append(q.sides, value), append(q.changes, changed(q.base, value))
 			}
-			q.conflict = sameUnit(kind.Kind, q.changes) || overlap(q.changes[0], q.changes[1]) || inRemoved(q, 0, 1) || inRemoved(q, 1, 0)
-			q.excepted = refusedTogether(kind.Kind, q.changes)
-			for _, exception := range exceptions {
-				for _, change := range q.changes {
-					change.Iterate(func(path fieldpath.Path) {
-						if (exception.kind == "" || exception.kind == kind.Kind) && strings.HasPrefix(path.String(), exception.path) {
-							q.excepted = exception.reason
-						}
-					})
-				}
-			}
-			for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
-				q.encoding = mediaType
+			q.judge()
+			for _, encoding := range of.encodings {
+				q.encoding = encoding
 				questions = append(questions, q)
-				lines = append(lines, [][]byte{encode(base, mediaType), encode(sides[0], mediaType), encode(sides[1], mediaType)})
+				values := [][]byte{of.encode(base, encoding)}
+				for _, side := range sides {
+					values = append(values, of.encode(side, encoding))
+				}
+				lines = append(lines, values)
 			}
 		}
 	}
+	what := map[int]string{2: "pairs", 3: "triples"}[apart]
+	var order []string
 	reports := map[string]*report{}
-	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
-		reports[mediaType] = &report{what: "pairs of edits that do not conflict, " + mediaType}
-		reports[mediaType+"!"] = &report{what: "pairs of edits that conflict, " + mediaType}
-	}
-	for at, answer := range ask(lines) {
+	for at, answer := range ask(definitions, lines) {
 		q := questions[at]
+		if reports[q.encoding] == nil {
+			order = append(order, q.encoding)
+			reports[q.encoding] = &report{what: what + " of edits that do not conflict, " + q.encoding}
+			reports[q.encoding+"!"] = &report{what: what + " of edits that conflict, " + q.encoding}
+		}
 		check(q, answer[0], reports[q.encoding], reports[q.encoding+"!"])
 	}
-	failed := 0
-	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
-		failed += reports[mediaType].print() + reports[mediaType+"!"].print()
+	for _, encoding := range order {
+		failed += reports[encoding].print() + reports[encoding+"!"].print()
 	}
 	return failed
+}
+
+// judge says whether the edits conflict, or are excepted.
+func (q *question) judge() {
+	kind := q.subject.kind
+	for one := range q.sides {
+		for other := range one {
+			both := []*fieldpath.Set{q.changes[one], q.changes[other]}
+			q.conflict = q.conflict || q.subject.sameUnit(both) || overlap(both[0], both[1]) || inRemoved(*q, one, other) || inRemoved(*q, other, one)
+			if reason := refusedTogether(kind, both); reason != "" {
+				q.excepted = reason
+			}
+		}
+	}
+	for _, exception := range exceptions {
+		for _, change := range q.changes {
+			change.Iterate(func(path fieldpath.Path) {
+				if (exception.kind == "" || exception.kind == kind) && strings.HasPrefix(path.String(), exception.path) {
+					q.excepted = exception.reason
+				}
+			})
+		}
+	}
 }
 
 // check holds a merge against what the library says.
@@ -153,24 +212,28 @@ func check(q question, answer []byte, apart, conflicts *report) {
 	if q.conflict {
 		report = conflicts
 	}
-	said := fmt.Sprintf("%s, %s: %s | %s:", q.fixture.name, q.encoding, q.edits[0], q.edits[1])
+	said := fmt.Sprintf("%s, %s: %s:", q.subject.name, q.encoding, strings.Join(q.edits, " | "))
 	if len(answer) == 0 && q.excepted != "" {
 		report.excepted++
 		return
 	}
-	object, err := decode(answer)
+	object, err := q.subject.decode(answer)
 	if err != nil {
 		report.fail("%s the merge cannot be read: %v", said, err)
 		return
 	}
-	merged, err := typedOf(object)
+	merged, err := q.subject.typed(object)
 	if err != nil {
 		report.fail("%s the merge does not fit its schema: %v", said, err)
 		return
 	}
 	if q.conflict {
-		// Every leaf is as it was in one of the three.
-		strange := changed(q.base, merged).Difference(q.changes[0].Union(q.changes[1]))
+		// Every leaf is as it was in one of them.
+		all := &fieldpath.Set{}
+		for _, changes := range q.changes {
+			all = all.Union(changes)
+		}
+		strange := changed(q.base, merged).Difference(all)
 		if !strange.Empty() && q.excepted == "" {
 			report.fail("%s nobody changed %s", said, strange)
 			return
@@ -179,14 +242,18 @@ func check(q question, answer []byte, apart, conflicts *report) {
 		return
 	}
 	for side := range q.sides {
-		other := 1 - side
-		got, want := changed(q.sides[side], merged), q.changes[other]
+		got, want := changed(q.sides[side], merged), &fieldpath.Set{}
+		for other, changes := range q.changes {
+			if other != side {
+				want = want.Union(changes)
+			}
+		}
 		if !got.Equals(want) {
 			if q.excepted != "" {
 				report.excepted++
 				return
 			}
-			report.fail("%s beside edit %d the merge changes %s, and edit %d changed %s; amiss %s and %s", said, side+1, got, other+1, want,
+			report.fail("%s beside edit %d the merge changes %s, and the others changed %s; amiss %s and %s", said, side+1, got, want,
 				want.Difference(got), got.Difference(want))
 			return
 		}
@@ -240,8 +307,9 @@ var togetherPaths = func() (all []*regexp.Regexp) {
 }()
 
 // unitOf names the unit in which a path lies; "" where it is in none.
-func unitOf(kind, path string) string {
-	if name := unit.FindString(path); name != "" {
+func (s subject) unitOf(path string) string {
+	kind := s.kind
+	if name := s.unit.FindString(path); name != "" {
 		return name
 	}
 	for at, row := range together {
@@ -253,14 +321,14 @@ func unitOf(kind, path string) string {
 }
 
 // sameUnit tells whether both sides changed parts of one unit.
-func sameUnit(kind string, changes [2]*fieldpath.Set) (found bool) {
+func (s subject) sameUnit(changes []*fieldpath.Set) (found bool) {
 	touched := map[string]bool{}
 	changes[0].Iterate(func(path fieldpath.Path) {
-		if name := unitOf(kind, path.String()); name != "" {
+		if name := s.unitOf(path.String()); name != "" {
 			touched[name] = true
 		}
 	})
-	changes[1].Iterate(func(path fieldpath.Path) { found = found || touched[unitOf(kind, path.String())] })
+	changes[1].Iterate(func(path fieldpath.Path) { found = found || touched[s.unitOf(path.String())] })
 	return found
 }
 
@@ -311,16 +379,16 @@ func gone(before, after any, way []string) (all [][]string) {
 	return all
 }
 
-// richer is the object of a fixture with more elements in its lists.
-func richer(fixture fixture, random *rand.Rand) runtime.Object {
-	object := fixture.object
-	base, err := typedOf(object)
+// richer is the object with more elements in its lists; nil where server-side apply does not know it.
+func richer(of subject, random *rand.Rand) runtime.Object {
+	object := of.object
+	base, err := of.typed(object)
 	if err != nil {
 		return nil
 	}
 	for range 12 {
-		if grown, said := edited(object, base, random); grown != nil && strings.HasPrefix(said, "add") {
-			if typed, err := typedOf(grown); err == nil {
+		if grown, said := edited(of, object, base, random); grown != nil && strings.HasPrefix(said, "add") {
+			if typed, err := of.typed(grown); err == nil {
 				object, base = grown, typed
 			}
 		}
@@ -335,11 +403,13 @@ type place struct {
 }
 
 // edited is an object with one random edit, and what that was; nil when the edit came to nothing.
-func edited(object runtime.Object, value *typed.TypedValue, random *rand.Rand) (runtime.Object, string) {
+func edited(of subject, object runtime.Object, value *typed.TypedValue, random *rand.Rand) (runtime.Object, string) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		fatal(err)
 	}
+	// An object that is unstructured shares its content.
+	content = runtime.DeepCopyJSON(content)
 	atom, ok := value.Schema().Resolve(value.TypeRef())
 	if !ok {
 		fatal(fmt.Errorf("%v does not resolve", value.TypeRef()))
@@ -352,15 +422,11 @@ func edited(object runtime.Object, value *typed.TypedValue, random *rand.Rand) (
 	if err != nil {
 		return nil, ""
 	}
-	after, err := decode(raw)
+	after, err := of.normal(raw)
 	if err != nil {
 		return nil, ""
 	}
-	// Protobuf cannot tell an empty list from none, so no API server does.
-	if after, err = decode(encode(after, runtime.ContentTypeProtobuf)); err != nil {
-		fatal(err)
-	}
-	typed, err := typedOf(after)
+	typed, err := of.typed(after)
 	if err != nil || changed(value, typed).Empty() {
 		return nil, ""
 	}
@@ -388,6 +454,10 @@ func (w *walk) mapping(content map[string]any, of *smd.Map, way string) {
 		}
 		here := way + "." + name
 		w.add("remove "+here, func() { delete(content, name) })
+		// Names of fields that can be null begin so in the definitions.
+		if strings.HasPrefix(name, "maybe") && value != nil {
+			w.add("nullify "+here, func() { content[name] = nil })
+		}
 		w.value(value, func(changed any) { content[name] = changed }, ref, here)
 	}
 	if len(of.Fields) == 0 && len(content) > 0 && of.ElementRelationship != smd.Atomic {
@@ -418,6 +488,8 @@ func (w *walk) value(value any, set func(any), ref smd.TypeRef, here string) {
 		for at := range value {
 			w.value(value[at], func(changed any) { value[at] = changed }, atom.List.ElementType, fmt.Sprintf("%s[%d]", here, at))
 		}
+	case nil:
+		w.add("fill "+here, func() { set("filled") })
 	default:
 		w.add("change "+here, func() { set(w.other(value)) })
 	}

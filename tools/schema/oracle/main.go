@@ -1,11 +1,11 @@
 // Command oracle asks Kubernetes' own library what two edits of an object mean together, and whether eddy's merge says the same.
 //
 //	cargo build --example merge_objects
-//	cd tools/schema && go run ./oracle -merge ../../target/debug/examples/merge_objects [-pairs 20] [-seed 1]
+//	cd tools/schema && go run ./oracle -merge ../../target/debug/examples/merge_objects [-pairs 20] [-triples 5] [-seed 1]
 //
 // The objects are the fully populated ones that k8s.io/api is tested with. structured-merge-diff, by which server-side apply works,
 // says what an edit changed and whether two of them touch the same. Where they do not, both must be in eddy's merge and nothing
-// else; JSON and protobuf alike.
+// else; JSON and protobuf alike. So it is for three edits, and for custom resources by the schemas of the definitions in crds.
 package main
 
 import (
@@ -33,10 +33,11 @@ import (
 )
 
 var (
-	merge = flag.String("merge", "../../target/debug/examples/merge_objects", "the program that merges with eddy's code")
-	pairs = flag.Int("pairs", 20, "pairs of edits for each kind and encoding")
-	seed  = flag.Int64("seed", 1, "of the edits")
-	show  = flag.Int("show", 10, "how many failures are shown")
+	merge   = flag.String("merge", "../../target/debug/examples/merge_objects", "the program that merges with eddy's code")
+	pairs   = flag.Int("pairs", 20, "pairs of edits for each kind and encoding")
+	triples = flag.Int("triples", 5, "triples of edits for each kind and encoding")
+	seed    = flag.Int64("seed", 1, "of the edits")
+	show    = flag.Int("show", 10, "how many failures are shown")
 )
 
 func main() {
@@ -48,7 +49,15 @@ func main() {
 		fatal(err)
 	}
 	fixtures := fixtures()
-	failed := codec(fixtures) + edits(fixtures, rand.New(rand.NewSource(*seed)))
+	var subjects []subject
+	for _, fixture := range fixtures {
+		subjects = append(subjects, builtIn(fixture))
+	}
+	random := rand.New(rand.NewSource(*seed))
+	failed := codec(fixtures) + edits(subjects, nil, 2, *pairs, random) + edits(subjects, nil, 3, *triples, random)
+	customs, definitions := customs()
+	fmt.Printf("custom resources of %d definitions:\n", len(definitions))
+	failed += edits(customs, definitions, 2, 30**pairs, random) + edits(customs, definitions, 3, 30**triples, random)
 	fmt.Printf("%d passed, %d failed\n", passed, failed)
 	if failed > 0 {
 		os.Exit(1)
@@ -127,8 +136,8 @@ func encode(object runtime.Object, mediaType string) []byte {
 	return out.Bytes()
 }
 
-// ask hands lines to eddy and returns its answers.
-func ask(lines [][][]byte) [][][]byte {
+// ask hands lines to eddy and returns its answers. The definitions are those of custom resources.
+func ask(definitions [][]byte, lines [][][]byte) [][][]byte {
 	command := exec.Command(*merge)
 	input, err := command.StdinPipe()
 	if err != nil {
@@ -144,6 +153,9 @@ func ask(lines [][][]byte) [][][]byte {
 	}
 	go func() {
 		writer := bufio.NewWriter(input)
+		for _, definition := range definitions {
+			fmt.Fprintln(writer, "definition", base64.StdEncoding.EncodeToString(definition))
+		}
 		for at, values := range lines {
 			fmt.Fprint(writer, at)
 			for _, value := range values {
@@ -189,7 +201,7 @@ func codec(fixtures []fixture) (failed int) {
 		lines = append(lines, [][]byte{fixture.raw}, [][]byte{fixture.json})
 	}
 	report := &report{what: "objects read and written again"}
-	for at, answer := range ask(lines) {
+	for at, answer := range ask(nil, lines) {
 		fixture := fixtures[at/2]
 		from := []string{"protobuf", "JSON"}[at%2]
 		if answer[0] == nil || answer[1] == nil {

@@ -1,20 +1,23 @@
 //! What a merge consults beside the versions: the same on all members, kept in the system keyspace.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
 
 use crate::command::counter::{AtomicRule, CounterRule};
+use crate::merge::object::schema::custom::{Customs, Kind};
 use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 
 /// The newest merge engine of this build: the code of merges, with its lists of keyed fields. Engine 1 gave a run of
 /// versions the stamp of its last one. For engine 2 a leaf that a run set back was not edited. Engine 3 took each field by itself,
-/// also where Kubernetes means several together. Nothing was released with any of them.
-pub const ENGINE: u32 = 4;
+/// also where Kubernetes means several together. Engine 4 took custom resources by the names of their fields alone, and two
+/// apiVersions of a kind as two kinds. Nothing was released with any of them.
+pub const ENGINE: u32 = 5;
 
 /// The oldest merge engine that this build can still merge by.
-const OLDEST_ENGINE: u32 = 4;
+const OLDEST_ENGINE: u32 = 5;
 
 /// The number of the rules with which a cluster begins.
 pub const FIRST: u32 = 1;
@@ -30,6 +33,8 @@ pub struct Rules {
     pub prefix: Bytes,
     /// Integers that are added up instead of overwritten.
     pub counters: Vec<CounterRule>,
+    /// What the schemas of custom resources say.
+    pub custom: Customs,
     /// Fields that merge as one value, in order.
     pub atomic: Vec<AtomicRule>,
 }
@@ -72,6 +77,7 @@ impl Default for Rules {
             engine: ENGINE,
             prefix: Bytes::from_static(KUBERNETES_PREFIX),
             counters: vec![],
+            custom: Customs::default(),
             atomic: vec![],
         }
     }
@@ -88,7 +94,7 @@ impl fmt::Display for Rules {
 }
 
 impl Rules {
-    /// Whether both say the same of merges but for the engine.
+    /// Whether both say the same of what founders declare.
     pub fn is_declared_like(&self, other: &Self) -> bool {
         self.prefix == other.prefix && self.counters == other.counters && self.atomic == other.atomic
     }
@@ -135,8 +141,9 @@ impl Rules {
             path: atomic.path.clone(),
         });
         let Self { number, engine, .. } = *self;
+        let custom = self.custom.kinds().map(|kind| kind.encode().into()).collect();
         let (counters, atomic) = (counters.collect(), atomic.collect());
-        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters, atomic };
+        let rules = wire::Rules { number, engine, prefix: self.prefix.clone(), counters, custom, atomic };
         rules.encode_to_vec().into()
     }
 
@@ -160,6 +167,9 @@ impl Rules {
             minimum: counter.minimum,
         });
         let counters = counters.collect();
+        let custom: Option<Vec<Arc<Kind>>> =
+            rules.custom.iter().map(|raw| Some(Arc::new(Kind::decode(raw)?))).collect();
+        let custom = Customs::new(custom?);
         let atomic = rules.atomic.into_iter().map(|atomic| AtomicRule {
             api_version: atomic.api_version,
             kind: atomic.kind,
@@ -167,7 +177,7 @@ impl Rules {
         });
         let mut atomic: Vec<_> = atomic.collect();
         atomic.sort_unstable();
-        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters, atomic })
+        Some(Self { number: rules.number, engine: rules.engine, prefix: rules.prefix, counters, custom, atomic })
     }
 }
 
@@ -185,6 +195,8 @@ mod wire {
         pub counters: Vec<Counter>,
         #[prost(uint32, tag = "4")]
         pub engine: u32,
+        #[prost(bytes = "bytes", repeated, tag = "5")]
+        pub custom: Vec<Bytes>,
         #[prost(message, repeated, tag = "8")]
         pub atomic: Vec<Atomic>,
     }
@@ -224,13 +236,15 @@ mod tests {
             path: ".spec.replicas".to_owned(),
             minimum: Some(0),
         };
+        let kind = Kind { group: "e.com".to_owned(), name: "Thing".to_owned(), versions: vec![] };
+        let custom = Customs::new([Arc::new(kind)]);
         let atomic = |kind: &str, path: &str| AtomicRule {
             api_version: "apps/v1".to_owned(),
             kind: kind.to_owned(),
             path: path.to_owned(),
         };
         let atomic = vec![atomic("DaemonSet", ".spec"), atomic("Deployment", ".a"), atomic("Deployment", ".b")];
-        let rules = Rules { counters: vec![counter], atomic, ..Rules::default() };
+        let rules = Rules { counters: vec![counter], custom, atomic, ..Rules::default() };
         assert_eq!(rules.atomic_of("apps/v1", "Deployment"), &rules.atomic[1..]);
         assert_eq!(rules.atomic_of("apps/v1", "ReplicaSet"), []);
         assert_eq!(Rules::decode(&rules.encode(), ENGINE), Ok(rules.clone()));

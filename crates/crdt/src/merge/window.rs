@@ -6,6 +6,8 @@
 //! many of the leading segments were folded into the base already. A segment of one version is a fast-forward; a longer
 //! one always has several heads.
 
+use std::collections::BTreeSet;
+
 use crate::entry::ChangeKind;
 use crate::merge::book::RuleBook;
 use crate::merge::graph::{self, Graph};
@@ -66,6 +68,11 @@ impl Window {
             }
             begin = last;
             self.segments.pop();
+        }
+        if self.versions.is_empty() {
+            // Most windows have one version.
+            self.versions.reserve_exact(1);
+            self.segments.reserve_exact(1);
         }
         self.segments.push(begin);
         self.versions.push(version);
@@ -131,16 +138,41 @@ impl Window {
         Settled { dots: self.versions.drain(..end).map(|v| v.dot).collect() }
     }
 
-    /// Takes out what was overwritten by versions that stand for it, also where several wrote at the same time. One
+    /// Takes out what [is needless](Self::needless). Returns what that was, in order.
+    pub fn drop_middles(
+        &mut self,
+        book: &RuleBook,
+        lowest: u32,
+        keyspace: Keyspace,
+        key: &[u8],
+        droppable: impl Fn(&Version, &Version) -> bool,
+    ) -> Vec<Dot> {
+        let needless = self.needless(book, lowest, keyspace, key, droppable);
+        self.take_out(&needless);
+        needless
+    }
+
+    /// Takes versions out that are needless together.
+    pub fn take_out(&mut self, needless: &[Dot]) {
+        if needless.is_empty() {
+            return;
+        }
+        let gone: BTreeSet<Dot> = needless.iter().copied().collect();
+        let versions = std::mem::take(&mut self.versions);
+        self.segments.clear();
+        versions.into_iter().filter(|version| !gone.contains(&version.dot)).for_each(|version| self.add(version));
+    }
+
+    /// What was overwritten by versions that stand for it, also where several wrote at the same time. One
     /// stands for another where that is `droppable`: no version anywhere can stand on the one and not on the other, which
     /// `droppable` is told, too. Of an object what holds the last edit of a leaf stays. A run keeps its last delete, which
-    /// tells what it killed. No outcome changes. Returns what was taken out, in order.
+    /// tells what it killed. Without all of these no outcome changes; without some of them one may. They are told in order.
     ///
     /// Versions that are still to come have rules number `lowest` or a higher one. So what goes must be silent by all rules
     /// by which its segment may be merged yet. What stands for a version has the same number, so that the lowest one of
     /// the segment stays.
-    pub fn drop_middles(
-        &mut self,
+    pub fn needless(
+        &self,
         book: &RuleBook,
         lowest: u32,
         keyspace: Keyspace,
@@ -188,17 +220,7 @@ impl Window {
                 (0..all.len()).map(|at| middles[at] || is_overwritten(at)).collect()
             }
         };
-        let mut dropped = vec![];
-        let versions = std::mem::take(&mut self.versions);
-        self.segments.clear();
-        for (version, gone) in versions.into_iter().zip(gone) {
-            if gone {
-                dropped.push(version.dot);
-            } else {
-                self.add(version);
-            }
-        }
-        dropped
+        self.versions.iter().zip(gone).filter_map(|(version, gone)| gone.then_some(version.dot)).collect()
     }
 
     /// Where that segment lies.

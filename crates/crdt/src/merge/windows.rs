@@ -117,6 +117,22 @@ impl Windows {
         Some(&open.window)
     }
 
+    /// Adds a version. Where there is no window yet, what the key is now is its base.
+    pub fn add_or_open(
+        &mut self,
+        keyspace: Keyspace,
+        key: &Key,
+        version: Version,
+        base: impl FnOnce() -> Option<Recorded>,
+    ) {
+        if let Some(open) = self.of_mut(keyspace).get_mut(key) {
+            open.window.add(version);
+            return;
+        }
+        self.open(keyspace, key, base().as_ref());
+        self.add(keyspace, key, version);
+    }
+
     /// Notes in which record stands what the key is after the newest version; `None` when it is not there.
     pub fn note(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
@@ -213,19 +229,11 @@ impl Windows {
         Some(number)
     }
 
-    /// Leaves versions out of the middles of runs; tells which.
-    pub fn drop_middles(
-        &mut self,
-        keyspace: Keyspace,
-        key: &[u8],
-        book: &RuleBook,
-        lowest: u32,
-        droppable: impl Fn(&Version, &Version) -> bool,
-    ) -> Vec<Dot> {
-        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return vec![] };
-        let dropped = open.window.drop_middles(book, lowest, keyspace, key, droppable);
-        open.numbers.retain(|(dot, _)| !dropped.contains(dot));
-        dropped
+    /// Takes out versions of a key that are needless together; dots that it does not have are passed over.
+    pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) {
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
+        open.window.take_out(needless);
+        open.numbers.retain(|(dot, _)| !needless.contains(dot));
     }
 
     /// Notes that a key was looked at for what may leave.

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::entry::Change;
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::marks::{Mark, Statement};
@@ -161,12 +162,91 @@ impl Replica {
         }
     }
 
-    /// Takes what may leave out of the window.
+    /// Takes what may leave out of the key's window. An entry that did several things leaves only as a whole: when its
+    /// versions of the other keys may leave as well. These are taken out, too.
     fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
-        let ends = self.unsettled_ends();
-        let lowest = self.lowest_to_come();
+        let here = (keyspace, key.clone());
+        let mut gone = self.needless(counting, &here, &|dot| self.changes_beside(dot, &here).next().is_none());
+        self.take_out(&here, &gone);
+        let whole = self.needless_together(counting, &here);
+        for key in self.keys_of(&whole) {
+            self.take_out(&key, &whole);
+        }
+        gone.extend(whole);
+        gone
+    }
+
+    /// The entries that did several things, one of them to that key, and all of whose versions may leave. What is needless is so
+    /// together with all else that goes. So each key is asked again until all say of the same entries that they may leave.
+    fn needless_together(&self, counting: &[ReplicaId], here: &(Keyspace, Key)) -> BTreeSet<Dot> {
+        let Some(replication) = &self.replication else { return BTreeSet::new() };
+        let may_go = |dot: Dot| {
+            let mut beside = self.changes_beside(dot, here).peekable();
+            // What settled of it is in the base of a key, and the log has to say so. One that nothing was written over needs no
+            // look at all the others.
+            beside.peek().is_some()
+                && !replication.floor.contains(dot)
+                && beside.all(|change| self.is_written_over(change.keyspace, &change.key, dot))
+        };
+        let window = replication.windows.get(here.0, &here.1);
+        // Mostly there is none, and the look itself costs more.
+        if window.is_none_or(|open| !open.window.versions().iter().any(|version| may_go(version.dot))) {
+            return BTreeSet::new();
+        }
+        let mut whole: BTreeSet<Dot> = self.needless(counting, here, &may_go).into_iter().collect();
+        loop {
+            let before = whole.len();
+            for key in self.keys_of(&whole) {
+                let needless = self.needless(counting, &key, &|dot| whole.contains(&dot));
+                let window = replication.windows.get(key.0, &key.1);
+                let versions = window.map(|open| open.window.versions()).unwrap_or_default();
+                for version in versions.iter().filter(|version| !needless.contains(&version.dot)) {
+                    whole.remove(&version.dot);
+                }
+            }
+            if whole.len() == before {
+                return whole;
+            }
+        }
+    }
+
+    /// What an entry changed besides one key. Asked of each version at each look, so nothing is copied.
+    fn changes_beside<'a>(&'a self, dot: Dot, here: &'a (Keyspace, Key)) -> impl Iterator<Item = &'a Change> {
+        let logged = self.replication.as_ref().and_then(|replication| replication.log.get(dot));
+        let changes = logged.map(|logged| &logged.entry.changes[..]).unwrap_or_default();
+        changes.iter().filter(move |change| (change.keyspace, &change.key) != (here.0, &here.1))
+    }
+
+    /// The keys that entries changed.
+    fn keys_of(&self, dots: &BTreeSet<Dot>) -> BTreeSet<(Keyspace, Key)> {
+        let log = self.replication.as_ref().map(|replication| &replication.log);
+        let entries = dots.iter().filter_map(|dot| log?.get(*dot));
+        entries.flat_map(|logged| &logged.entry.changes).map(|change| (change.keyspace, change.key.clone())).collect()
+    }
+
+    fn take_out<'a>(&mut self, (keyspace, key): &(Keyspace, Key), dots: impl IntoIterator<Item = &'a Dot>) {
+        if let Some(replication) = &mut self.replication {
+            let dots: Vec<Dot> = dots.into_iter().copied().collect();
+            replication.windows.take_out(*keyspace, key, &dots);
+        }
+    }
+
+    /// Whether there is a version of the key that descends from that one.
+    fn is_written_over(&self, keyspace: Keyspace, key: &Key, dot: Dot) -> bool {
+        let window = self.window(keyspace, key).map(|open| &open.window);
+        window.is_some_and(|window| window.versions().iter().rev().any(|later| later.descends_from(dot)))
+    }
+
+    /// The versions of a key that may leave together, of those that `may_go`.
+    fn needless(
+        &self,
+        counting: &[ReplicaId],
+        (keyspace, key): &(Keyspace, Key),
+        may_go: &dyn Fn(Dot) -> bool,
+    ) -> Vec<Dot> {
         let Self { identity, membership, marks, origins, replication, rules, .. } = self;
         let Some(replication) = replication else { return vec![] };
+        let Some(open) = replication.windows.get(*keyspace, key) else { return vec![] };
         let (acks, members) = (&membership.acks, &membership.members);
         let nothing = Statement::default();
         let known: Vec<Knows<'_>> = counting
@@ -180,11 +260,13 @@ impl Replica {
                 Knows { id: *id, origin, has: origin.and_then(|origin| acks.counted().get(&origin)), said: Some(said) }
             })
             .collect();
-        let log = &replication.log;
+        let (ends, log) = (self.unsettled_ends(), &replication.log);
         let may_leave = |version: &Version, successor: &Version| {
-            log.may_leave_out(version.dot) && is_needless(&known, marks, &ends, version, successor)
+            may_go(version.dot)
+                && log.may_leave_out(version.dot)
+                && is_needless(&known, marks, &ends, version, successor)
         };
-        replication.windows.drop_middles(keyspace, key, rules, lowest, may_leave)
+        open.window.needless(rules, self.lowest_to_come(), *keyspace, key, may_leave)
     }
 
     /// The ends of births, and removals of members, that are not settled. What an ended birth told a member alone is not

@@ -79,6 +79,7 @@ impl Replica {
         };
         turn.effects.records.push(record.encode());
         if touches_clients {
+            self.schemas.touch(&self.rules.first().prefix, &keys);
             self.state.push(keys);
             turn.effects.commits.push(Commit { revision, events });
         }

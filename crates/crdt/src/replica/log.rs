@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::entry::Entry;
 use crate::words::chain::Chain;
 use crate::words::id::{Dot, Origin};
+use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
 
 /// An entry with what sending and settling it need.
@@ -123,6 +124,16 @@ impl Log {
         self.entries.get(&self.origins.get(&origin)?.front()?.number)
     }
 
+    /// Whether it holds a client's write whose origin merged by rules below that number. An origin's numbers only count up. Merges of
+    /// system keys consult no rules: what declares rules must not keep those before it.
+    pub fn has_below(&self, number: u32) -> bool {
+        self.origins.values().any(|places| {
+            let entries = places.iter().filter_map(|place| self.entries.get(&place.number));
+            let mut below = entries.take_while(|logged| logged.entry.head.rules < number);
+            below.any(|logged| logged.entry.changes.iter().any(|change| change.keyspace == Keyspace::Client))
+        })
+    }
+
     /// Takes the oldest entry of an origin out.
     pub fn pop(&mut self, origin: Origin) -> Option<Logged> {
         let places = self.origins.get_mut(&origin)?;
@@ -133,14 +144,11 @@ impl Log {
         self.entries.remove(&place.number)
     }
 
-    /// Whether an entry may be left out, as far as the log goes: it did one thing, and one of its origin follows.
+    /// Whether an entry may be left out, as far as the log goes: one of its origin follows.
     pub fn may_leave_out(&self, dot: Dot) -> bool {
-        let follows =
-            || self.origins.get(&dot.origin).is_some_and(|places| places.back().is_some_and(|p| p.last_seq > dot.seq));
-        self.get(dot).is_some_and(|logged| {
-            let entry = &logged.entry;
-            entry.head.dot == dot && entry.changes.len() == 1
-        }) && follows()
+        let newest = self.origins.get(&dot.origin).and_then(|places| places.back());
+        newest.is_some_and(|newest| newest.last_seq > dot.seq)
+            && self.get(dot).is_some_and(|logged| logged.entry.head.dot == dot)
     }
 
     /// Leaves an entry out of which nothing stands any more: the one after it stands for both.

@@ -22,6 +22,7 @@ mod rebirth;
 pub(crate) mod remote;
 pub(crate) mod replication;
 pub(crate) mod rules;
+pub(crate) mod schemas;
 mod settle;
 pub(crate) mod spaces;
 mod step;
@@ -45,6 +46,7 @@ use crate::replica::marks::Marks;
 use crate::replica::members::Membership;
 use crate::replica::origins::Origins;
 use crate::replica::replication::{Replication, SETTLE_PACE};
+use crate::replica::schemas::Schemas;
 use crate::replica::told::Told;
 use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
 use crate::store::state::State;
@@ -98,6 +100,8 @@ pub struct Replica {
     pub(crate) users: Arc<Users>,
     /// How concurrent versions are merged.
     pub(crate) rules: Arc<RuleBook>,
+    /// The schemas of custom resources, as their definitions here say.
+    pub(crate) schemas: Schemas,
     /// The newest merge engine of this build.
     pub(crate) engine: u32,
     /// Which entries it has applied, by their origins.
@@ -131,6 +135,7 @@ impl Replica {
             clock: Clock::default(),
             users: Arc::default(),
             rules: Arc::default(),
+            schemas: Schemas::default(),
             engine,
             origins: Origins::default(),
             membership: Membership::default(),
@@ -177,6 +182,9 @@ impl Replica {
     fn tick(&mut self, turn: &mut Turn) {
         self.expire_leases(turn, EXPIRIES_PER_TICK);
         self.leave_in_time(turn.now);
+        if self.read_schemas(turn.now) {
+            self.move_rules(turn);
+        }
         let hold_until_ms = self.replication.as_ref().and_then(|replication| replication.hold_until_ms);
         if hold_until_ms.is_some_and(|until_ms| turn.now.mono_ms >= until_ms) {
             // What waited for the hold is settled now, without another acknowledgement.

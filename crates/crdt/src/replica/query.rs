@@ -214,7 +214,8 @@ impl Replica {
         let hold = replication.and_then(|replication| replication.hold_until_ms);
         let settles =
             replication.is_some_and(|replication| replication.hold_until_ms.is_none() && !replication.is_settled());
-        let deadlines = self.next_lease_deadline_ms().into_iter().chain(hold).chain(self.next_look_ms());
+        let looks = self.next_look_ms().into_iter().chain(self.next_schemas_ms());
+        let deadlines = self.next_lease_deadline_ms().into_iter().chain(hold).chain(looks);
         deadlines.chain(settles.then_some(0)).min()
     }
 

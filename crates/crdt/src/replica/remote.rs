@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::notice::Notice;
 use crate::entry::{Change, ChangeKind, Entry};
-use crate::merge::rules::{Rules, UnknownRules};
+use crate::merge::rules::{FIRST, Rules, UnknownRules};
 use crate::replica::Replica;
 use crate::replica::origins::OriginState;
 use crate::replica::prepared::Prepared;
@@ -50,7 +50,7 @@ impl Replica {
         let mut system = false;
         if let Some(prepared) = together {
             entries.retain(|entry| !self.origins.vector.contains(entry.head.dot));
-            match self.admit_together(from, &entries) {
+            match self.admit_together(from, &entries, &prepared) {
                 _ if entries.is_empty() => {}
                 Ok(()) if self.leave_full_space(turn).is_err() => {}
                 Ok(()) => {
@@ -111,7 +111,7 @@ impl Replica {
     }
 
     /// Whether unknown entries may be applied as one step. What they depend on may be among them, in any order.
-    pub(crate) fn admit_together(&self, from: ReplicaId, entries: &[Entry]) -> Result<(), Notice> {
+    pub(crate) fn admit_together(&self, from: ReplicaId, entries: &[Entry], prepared: &Prepared) -> Result<(), Notice> {
         let mut ahead = Ahead { reached: self.origins.vector.clone(), ..Ahead::default() };
         for entry in entries {
             ahead.reached.advance(entry.head.dot);
@@ -128,7 +128,7 @@ impl Replica {
             self.admit_rules(from, entry, &ahead.rules)?;
             *known = entry.head.dot.seq;
             state.depend(&entry.head.depends);
-            state.chain = state.chain.extend(&entry.head, &entry.changes);
+            state.chain = prepared.chain(state.chain, entry);
         }
         Ok(())
     }
@@ -231,9 +231,8 @@ pub(crate) fn unknown_rules(change: &Change, engine: u32) -> Option<UnknownRules
             Ok(rules) => (rules.number != number).then_some(UnknownRules::Unreadable),
             Err(error) => Some(error),
         },
-        (SystemKey::Rules(_) | SystemKey::RulesUp(_), ChangeKind::Delete | ChangeKind::Expire) => {
-            Some(UnknownRules::Unreadable)
-        }
+        (SystemKey::Rules(_) | SystemKey::RulesUp(_), ChangeKind::Expire)
+        | (SystemKey::Rules(FIRST), ChangeKind::Delete) => Some(UnknownRules::Unreadable),
         _ => None,
     }
 }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::entry::ChangeKind;
 use crate::merge::windows::Windows;
 use crate::replica::log::Log;
 use crate::replica::origins::{OriginState, Origins};
+use crate::store::system::SystemKey;
 use crate::words::id::Origin;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -50,6 +52,29 @@ impl Replication {
         begins.insert(own, origins.own.clone());
         let all = || origins.vector.clone();
         Self { base: all(), floor: all(), settled_upto: all(), begins, ..Self::default() }
+    }
+
+    /// How far a key must not settle yet although the floor lets it, if it is held: its window holds rules that were forgotten,
+    /// and something that was merged by them is still in the log. What declared them settles: it may lie before that in the log.
+    pub(crate) fn floor_of_rules(
+        &self,
+        keyspace: Keyspace,
+        key: &[u8],
+        floor: &VersionVector,
+    ) -> Option<VersionVector> {
+        if keyspace == Keyspace::Client {
+            return None;
+        }
+        let Some(SystemKey::Rules(number)) = SystemKey::decode(key) else { return None };
+        let versions = self.windows.get(keyspace, key)?.window.versions();
+        let mut deletes = versions.iter().filter(|version| version.kind == ChangeKind::Delete).peekable();
+        deletes.peek()?;
+        if !self.log.has_below(number + 1) {
+            return None;
+        }
+        let mut lower = floor.clone();
+        deletes.for_each(|version| lower.cut(version.dot));
+        Some(lower)
     }
 
     /// Whether a record must stay whole, or the change in it that is the base of a window must.

@@ -5,6 +5,9 @@
 //! not know the rules of that number. Nobody declares a number twice: once all have a declaration, all others of the same
 //! number that were made apart from it are known as well, and the last writer has won. A declaration waits for the one
 //! before it. So versions that are still to come lie at most one number below what is in use.
+//!
+//! Rules are forgotten by deleting their key. Whoever deletes it knows all that was merged by them. At each replica the delete
+//! settles only when all of that is settled there; until then the key's window holds them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +19,12 @@ use crate::command::op::{Refusal, Reply};
 use crate::entry::{ChangeKind, Entry, Past};
 use crate::merge::book::RuleBook;
 use crate::merge::rules::{FIRST, Rules, UnknownRules};
+use crate::merge::version::Version;
+use crate::merge::windows::Windows;
 use crate::replica::Replica;
 use crate::replica::turn::Turn;
 use crate::store::system::{System, SystemKey};
-use crate::words::key::Keyspace;
+use crate::words::key::{Key, Keyspace};
 
 impl Replica {
     /// Reads the rules out of the system keys, and out of entries that are about to be applied.
@@ -56,9 +61,44 @@ impl Replica {
                 declared.insert(number, Rules::decode(&value.value, self.engine)?);
             }
         }
+        for (number, value) in self.rules_on_their_way_out() {
+            if let std::collections::btree_map::Entry::Vacant(vacant) = declared.entry(number) {
+                vacant.insert(Rules::decode(value, self.engine)?);
+            }
+        }
         let first = declared.remove(&FIRST).unwrap_or_default();
-        let later = (FIRST + 1..).map_while(|number| declared.remove(&number)).collect();
+        let begin = declared.keys().next().copied().unwrap_or(FIRST + 1);
+        let later = (begin..).map_while(|number| declared.remove(&number)).collect();
         Ok(RuleBook::new(first, later, current))
+    }
+
+    /// Rules that were forgotten, as long as not all that was merged by them is settled here.
+    fn rules_on_their_way_out(&self) -> impl Iterator<Item = (u32, &Bytes)> {
+        let open = self.windows().into_iter().flat_map(Windows::system);
+        open.filter_map(|(key, open)| {
+            let SystemKey::Rules(number) = SystemKey::decode(key)? else { return None };
+            let put = open.window.versions().iter().rev().find_map(Version::value);
+            Some((number, put.or_else(|| open.window.base().map(|base| &base.value))?))
+        })
+    }
+
+    /// Takes rules out of the book that were forgotten for good.
+    pub(crate) fn drop_forgotten_rules(&mut self) {
+        // While a snapshot is installed, more is known than has been applied.
+        let Some(oldest) = self.rules.oldest_later().filter(|_| !self.membership.joining) else { return };
+        let key = SystemKey::Rules(oldest).encode();
+        if !self.state.system.contains_key(&key) && self.window(Keyspace::System, &key).is_none() {
+            self.reread_rules();
+        }
+    }
+
+    /// Reads the rules anew.
+    pub(crate) fn reread_rules(&mut self) {
+        if let Ok(read) = self.read_rules(&self.state.system, std::iter::empty())
+            && read != *self.rules
+        {
+            self.rules = Arc::new(read);
+        }
     }
 
     /// Brings the rules up to date, if the system key that was written is one of theirs.
@@ -110,6 +150,32 @@ impl Replica {
         Ok(Reply::Rules { number: self.rules.newest().number })
     }
 
+    /// Forgets rules below those in use once no version that is known here or still to come has their number. They stay in the
+    /// book of each replica until what was merged by them is settled there.
+    fn forget_rules(&mut self, turn: &mut Turn) {
+        let current = self.rules.current().number;
+        let (from, to) = (SystemKey::Rules(FIRST + 1).encode(), SystemKey::Rules(current).encode());
+        if from >= to {
+            return;
+        }
+        let number = |key: &Key| match SystemKey::decode(key) {
+            Some(SystemKey::Rules(number)) => Some(number),
+            _ => None,
+        };
+        let old: Vec<u32> = self.state.system.range(from..to).filter_map(|(key, _)| number(key)).collect();
+        let is_needed = self.replication.as_ref().is_some_and(|replication| replication.log.has_below(current));
+        if old.is_empty() || is_needed || self.lowest_to_come() < current {
+            return;
+        }
+        self.transact(turn, |transaction| {
+            for number in old {
+                transaction.remove_system(SystemKey::Rules(number), ChangeKind::Delete);
+                transaction.remove_system(SystemKey::RulesUp(number), ChangeKind::Delete);
+            }
+        });
+        self.reread_rules();
+    }
+
     fn declare_next(&mut self, turn: &mut Turn, rules: Rules) {
         let number = self.rules.current().number + 1;
         let value = Rules { number, ..rules }.encode();
@@ -129,19 +195,25 @@ impl Replica {
         is_first && (self.membership.past != Past::Doubtful || present.next().is_none())
     }
 
-    /// Declares rules with a newer engine when all members have it, and takes declared ones into use when all members have
-    /// them. One member does this, so that it is done once.
+    /// Declares rules with a newer engine when all members have it, and with the schemas of custom resources that all have. Takes
+    /// declared ones into use when all members have them. One member does this, so that it is done once.
     pub(crate) fn move_rules(&mut self, turn: &mut Turn) {
         if self.membership.joining || !self.moves_rules() {
             return;
         }
         loop {
+            self.forget_rules(turn);
             let current = self.rules.current().clone();
             if self.rules.declared().is_none() {
                 let all_have = self.membership.members.engine_of_all();
                 let newer = all_have.filter(|engine| (current.engine + 1..=self.engine).contains(engine));
-                let Some(engine) = newer else { return };
-                self.declare_next(turn, Rules { engine, ..current });
+                let custom = self.schemas.wanted(&current);
+                if newer.is_none() && custom.is_none() {
+                    return;
+                }
+                let engine = newer.unwrap_or(current.engine);
+                let custom = custom.unwrap_or_else(|| current.custom.clone());
+                self.declare_next(turn, Rules { engine, custom, ..current });
             }
             let Some(number) = self.rules.declared().map(|rules| rules.number) else { return };
             if self.window(Keyspace::System, &SystemKey::Rules(number).encode()).is_some() {

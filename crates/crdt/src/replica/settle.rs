@@ -15,6 +15,7 @@ use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
+use crate::store::system::SystemKey;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -59,6 +60,7 @@ impl Replica {
     /// Moves the floor as far as acknowledgements allow, settles what lies under it, and does what waited for that.
     pub(crate) fn advance(&mut self, turn: &mut Turn) {
         self.advance_floor(turn);
+        self.drop_forgotten_rules();
         self.move_rules(turn);
     }
 
@@ -100,11 +102,14 @@ impl Replica {
     /// Settles about that much. Tells whether the log begins elsewhere now.
     fn settle(&mut self, pace: usize) -> bool {
         let Some(replication) = &mut self.replication else { return false };
+        replication.free_rules();
         if replication.is_settled() {
             return false;
         }
         let mut released = replication.settle_windows(pace, &self.rules);
         let left_log = replication.shorten_log(pace);
+        // What was merged by them may just have left the log.
+        replication.free_rules();
         let is_shorter = !left_log.is_empty();
         released.extend(left_log);
         // The record is no longer kept for peers: its dead changes may go.
@@ -156,6 +161,20 @@ impl Replication {
         self.may_shorten = true;
     }
 
+    /// Looks again at rules that were forgotten and waited for the log.
+    fn free_rules(&mut self) {
+        let rules = |number| (Keyspace::System, SystemKey::Rules(number).encode());
+        let waiting: Vec<(Keyspace, Key)> = self.lingering.range(rules(0)..=rules(u32::MAX)).cloned().collect();
+        for (keyspace, key) in waiting {
+            let open = self.windows.get(keyspace, &key);
+            let is_under = open.is_some_and(|open| open.window.versions().iter().all(|v| self.floor.contains(v.dot)));
+            if is_under && self.floor_of_rules(keyspace, &key, &self.floor).is_none() {
+                self.lingering.remove(&(keyspace, key.clone()));
+                self.to_settle.insert((keyspace, key));
+            }
+        }
+    }
+
     /// Whether all is settled that the floor lets settle.
     pub(crate) fn is_settled(&self) -> bool {
         !self.may_shorten && self.to_settle.is_empty() && self.floor.iter().all(|dot| self.settled_upto.contains(dot))
@@ -195,9 +214,11 @@ impl Replication {
 
     /// Settles one window. Tells what that counts for.
     fn settle_window(&mut self, keyspace: Keyspace, key: &Key, book: &RuleBook, released: &mut Vec<u64>) -> usize {
-        let (record, lingers) = self.windows.settle(keyspace, key, &self.floor, book);
+        let held = self.floor_of_rules(keyspace, key, &self.floor);
+        let floor = held.as_ref().unwrap_or(&self.floor);
+        let (record, lingers) = self.windows.settle(keyspace, key, floor, book);
         released.extend(record);
-        if lingers {
+        if lingers || held.is_some() {
             self.lingering.insert((keyspace, key.clone()));
         }
         let Some(open) = self.windows.get(keyspace, key) else { return 1 };

@@ -4,7 +4,7 @@
 //! versions of a key are added before the key is merged, once. Clients see all of it at one revision, or at two where
 //! one incarnation takes the place of another. So nobody sees a part of what belongs together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -154,7 +154,7 @@ struct Step {
     /// Where the last change of each client key stands, in the order in which the keys were touched first.
     keys: SmallVec<[Place; 1]>,
     /// Where a key stands in `keys`; kept from the second entry on.
-    index: BTreeMap<Key, usize>,
+    index: HashMap<Key, usize>,
     /// Merges that were made ahead.
     prepared: Prepared,
     /// Which record holds what a system key became.
@@ -220,7 +220,7 @@ impl Replica {
         let EntryHead { dot, stamp, .. } = entry.head;
         let state = self.origins.others.entry(dot.origin).or_default();
         state.depend(&head.depends);
-        state.chain = state.chain.extend(&head, &entry.changes);
+        state.chain = step.prepared.chain(state.chain, &entry);
         let (deps, chain) = (Arc::clone(&state.deps), state.chain);
         let number = self.journal.number();
         let changes: Vec<Change> = entry.changes.iter().map(Change::travelling).collect();
@@ -230,11 +230,11 @@ impl Replica {
         last.retain(|place| !settled.iter().any(|settled| *settled as usize == *place));
         for place in last {
             let change = &entry.changes[place];
-            let before = self.state.recorded(change.keyspace, &change.key);
             let version = Version::new(&entry.head, Arc::clone(&deps), change);
-            let windows = &mut self.open_up().windows;
-            windows.open(change.keyspace, &change.key, before.as_ref());
-            windows.add(change.keyspace, &change.key, version);
+            if let Self { replication: Some(replication), state, .. } = self {
+                let base = || state.recorded(change.keyspace, &change.key);
+                replication.windows.add_or_open(change.keyspace, &change.key, version, base);
+            }
             let place = Place { entry: at, change: place };
             match change.keyspace {
                 Keyspace::Client => step.touch(place),
@@ -400,6 +400,7 @@ impl Replica {
         }
         for shown in [at, later] {
             if !shown.keys.is_empty() {
+                self.schemas.touch(&self.rules.first().prefix, &shown.keys);
                 self.state.push(shown.keys);
                 turn.effects.commits.push(Commit { revision: self.state.revision, events: shown.events });
             }

@@ -99,6 +99,16 @@ impl VersionVector {
         }
     }
 
+    /// Covers nothing of that entry's origin any more from the entry on.
+    pub fn cut(&mut self, dot: Dot) {
+        if self.contains(dot) {
+            self.remove(dot.origin);
+            if let Some(seq) = dot.seq.checked_sub(1).filter(|seq| *seq > 0) {
+                self.advance(Dot { seq, ..dot });
+            }
+        }
+    }
+
     /// Lets a fence stand for what is below it. All of that is covered from then on.
     pub fn raise(&mut self, fence: Fence) {
         match self.fences.binary_search_by_key(&fence.replica, |fence| fence.replica) {

@@ -56,12 +56,27 @@ pub struct StatusResponse {
     pub declared_rules: ::core::option::Option<u32>,
     #[prost(string, repeated, tag = "20")]
     pub declared_lack: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How many kinds of custom resources merge by the schemas of their definitions.
+    #[prost(uint32, tag = "21")]
+    pub custom_kinds: u32,
+    /// Those whose definition is here and that do not, or by an older one.
+    #[prost(message, repeated, tag = "22")]
+    pub waiting_kinds: ::prost::alloc::vec::Vec<WaitingKind>,
     /// Fields that are declared to merge as one value, as in apps/v1/Deployment:.spec.template.
     #[prost(string, repeated, tag = "31")]
     pub atomic: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// How many objects lie in namespaces that do not exist, as counted a moment ago.
     #[prost(uint64, tag = "32")]
     pub strays: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitingKind {
+    /// Its group and name, or the name of its definition where that cannot be read.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// What it waits for, or why it merges without a schema.
+    #[prost(string, tag = "2")]
+    pub why: ::prost::alloc::string::String,
 }
 /// The last entry of an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -199,6 +214,34 @@ pub struct DeclareResponse {
     /// The number of the rules that are in use, or will be.
     #[prost(uint32, tag = "1")]
     pub rules: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainRequest {
+    /// A kind, as in Certificate or cert-manager.io/v1/Certificate.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainResponse {
+    /// Each version of each kind of that name.
+    #[prost(message, repeated, tag = "1")]
+    pub kinds: ::prost::alloc::vec::Vec<ExplainedKind>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExplainedKind {
+    /// Its API version and name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The fields of which something is declared.
+    #[prost(message, repeated, tag = "2")]
+    pub fields: ::prost::alloc::vec::Vec<ExplainedField>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExplainedField {
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub how: ::prost::alloc::string::String,
 }
 /// Whether two replicas hold the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -412,6 +455,31 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("eddy.admin.v1.Admin", "Declare"));
             self.inner.unary(req, path, codec).await
         }
+        /// How the fields of custom resources merge by the rules in use.
+        pub async fn explain(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ExplainRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ExplainResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::SmallCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/eddy.admin.v1.Admin/Explain",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("eddy.admin.v1.Admin", "Explain"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -448,6 +516,11 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::DeclareRequest>,
         ) -> std::result::Result<tonic::Response<super::DeclareResponse>, tonic::Status>;
+        /// How the fields of custom resources merge by the rules in use.
+        async fn explain(
+            &self,
+            request: tonic::Request<super::ExplainRequest>,
+        ) -> std::result::Result<tonic::Response<super::ExplainResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct AdminServer<T> {
@@ -682,6 +755,49 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeclareSvc(inner);
+                        let codec = crate::codec::SmallCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/eddy.admin.v1.Admin/Explain" => {
+                    #[allow(non_camel_case_types)]
+                    struct ExplainSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::ExplainRequest>
+                    for ExplainSvc<T> {
+                        type Response = super::ExplainResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ExplainRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::explain(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ExplainSvc(inner);
                         let codec = crate::codec::SmallCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -22,6 +22,8 @@ pub fn status(status: &StatusResponse) -> Value {
         "declared_rules_wait_for": status.declared_lack,
         "kubernetes_prefix": status.kubernetes_prefix,
         "counters": status.counters,
+        "custom_kinds": status.custom_kinds,
+        "waiting_kinds": status.waiting_kinds.iter().map(|kind| json!({ "name": kind.name, "why": kind.why })).collect::<Vec<_>>(),
         "atomic": status.atomic,
         "objects_without_namespace": status.strays,
         "state_hash": status.state_hash,

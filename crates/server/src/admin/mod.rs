@@ -109,4 +109,15 @@ impl AdminApi for Admin {
         tracing::warn!(rules, "a merge policy was declared: the rules are in use once every member has them");
         Ok(Response::new(pb::DeclareResponse { rules }))
     }
+
+    async fn explain(&self, request: Request<pb::ExplainRequest>) -> Result<Response<pb::ExplainResponse>, Status> {
+        self.permits(&Claim::in_request(&request), false)?;
+        let wanted = request.into_inner().kind;
+        let found = self.node.look(|replica| merge::explain_custom(&wanted, replica.rules().current()));
+        let field = |field: merge::Explained| pb::ExplainedField { path: field.path, how: field.how };
+        let kinds = found
+            .into_iter()
+            .map(|(name, fields)| pb::ExplainedKind { name, fields: fields.into_iter().map(field).collect() });
+        Ok(Response::new(pb::ExplainResponse { kinds: kinds.collect() }))
+    }
 }

@@ -6,6 +6,7 @@ use prost::Message;
 use ring::digest::{Context, SHA256};
 
 use super::order::{Look, Planned, Runs};
+use super::pace::{PAUSE, Paced, SLICE};
 use super::page::PAGE_SIZE;
 use super::schema::{self, Pair};
 use super::write::{Count, Part, Sink, Trees, first_pages};
@@ -47,9 +48,10 @@ impl Look for Handle {
 /// # Errors
 /// When nobody takes it, or it must begin again.
 pub fn give(replica: &impl Look, captured: &Captured, take: &mut impl Take) -> Result<(), GiveError> {
-    let versions = replica.look(Replica::versions);
-    let runs = Runs::new(replica, captured.point, usize::try_from(versions).unwrap_or(usize::MAX));
-    give_runs(replica, captured, runs, take)
+    let paced = Paced::new(replica, SLICE, || std::thread::sleep(PAUSE));
+    let versions = paced.look(Replica::versions);
+    let runs = Runs::new(&paced, captured.point, usize::try_from(versions).unwrap_or(usize::MAX));
+    give_runs(&paced, captured, runs, take)
 }
 
 /// The same with runs of a length.

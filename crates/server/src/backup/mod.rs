@@ -7,6 +7,7 @@
 pub mod give;
 pub mod history;
 mod order;
+mod pace;
 pub mod page;
 pub mod read;
 pub mod restore;

@@ -16,7 +16,7 @@ const RUN: usize = 128 << 10;
 const RUNS_MAX: usize = 16;
 
 /// Versions that are looked at under one lock.
-const VERSIONS_PER_LOCK: usize = 256;
+const VERSIONS_PER_LOCK: usize = 64;
 
 /// A version that is to be written.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -47,14 +47,14 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     };
     let place = data_dir.join("eddy");
     if let Some(damage) = damage {
-        examined.findings.push(Finding { path: place, what: damage.to_string() });
+        examined.findings.push(Finding { path: place, what: damage.to_string(), is_damage: true });
     } else if let Some(head) = &examined.head {
         // The identity counts only for a store that was never written to.
         let nobody =
             Identity { cluster: ClusterId::new(0), replica: ReplicaId::new(0), birth: Birth::new(0), ordinal: 0 };
         match loader.finish(Now::default(), Some(head), nobody) {
             Ok(replica) => examined.notes.extend(about(&replica)),
-            Err(damage) => examined.findings.push(Finding { path: place, what: damage.to_string() }),
+            Err(damage) => examined.findings.push(Finding { path: place, what: damage.to_string(), is_damage: true }),
         }
     }
     say(&report(data_dir, &examined))?;
@@ -89,13 +89,14 @@ fn report(data_dir: &Path, examined: &Examined) -> String {
     for note in &examined.notes {
         let _infallible = writeln!(text, "{note}");
     }
-    for Finding { path, what } in &examined.findings {
+    for Finding { path, what, .. } in &examined.findings {
         let _infallible = writeln!(text, "WRONG: {}: {what}", path.display());
     }
-    let _infallible = match examined.findings.len() {
-        0 => writeln!(text, "nothing is wrong with {}: all that was written is there", data_dir.display()),
-        _ => writeln!(text, "{ADVICE}"),
-    };
+    if examined.findings.is_empty() {
+        let _infallible = writeln!(text, "nothing is wrong with {}: all that was written is there", data_dir.display());
+    } else if examined.findings.iter().any(|finding| finding.is_damage) {
+        let _infallible = writeln!(text, "{ADVICE}");
+    }
     text
 }
 

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use eddy_crdt::merge::{self, Rules};
+use eddy_proto::admin::{ExplainRequest, ExplainedKind};
 
+use super::access::Access;
 use super::output::say;
 use crate::config::policy::MergePolicy;
 
@@ -24,8 +26,10 @@ enum What {
 
 #[derive(clap::Args, Debug)]
 struct MergeArgs {
-    /// A built-in kind, as in Deployment or apps/v1/Deployment.
+    /// A kind, as in Deployment or apps/v1/Deployment. How one merges that is not built in is asked of a replica.
     kind: String,
+    #[command(flatten)]
+    access: Access,
     /// The counters of the cluster, as they were declared to it: eddy status shows them.
     #[arg(long, value_name = "LIST", default_value = "", conflicts_with = "merge_policy")]
     counters: String,
@@ -34,8 +38,8 @@ struct MergeArgs {
     merge_policy: Option<PathBuf>,
 }
 
-/// Prints it; needs no replica.
-pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+/// Prints it. For a built-in kind no replica is needed.
+pub(super) async fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let What::Merge(args) = &args.what;
     let policy = match &args.merge_policy {
         Some(path) => MergePolicy::read(path)?,
@@ -49,7 +53,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let (api_version, kind) = match (&stable[..], &found[..]) {
         ([one], _) => **one,
         (_, [one]) => *one,
-        (_, []) => bail!("{} is no built-in kind: custom resources merge by the names of their fields", args.kind),
+        (_, []) => return custom(args).await,
         (_, several) => {
             let names: Vec<String> = several.iter().map(|(version, kind)| format!("{version}/{kind}")).collect();
             bail!("{} is several kinds: {}", args.kind, names.join(", "))
@@ -64,4 +68,63 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     }
     say(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks the first endpoint that answers how a custom resource merges.
+async fn custom(args: &MergeArgs) -> anyhow::Result<ExitCode> {
+    let dialer = args.access.dialer()?;
+    let mut last = None;
+    for url in args.access.urls()? {
+        let mut admin = match args.access.admin(&dialer, &url).await {
+            Ok(admin) => admin,
+            Err(error) => {
+                last = Some(error);
+                continue;
+            }
+        };
+        let request = ExplainRequest { kind: args.kind.clone() };
+        let answer = admin.explain(request).await.map_err(|status| anyhow!("{}", status.message()));
+        let kinds = answer.with_context(|| url.to_string())?.into_inner().kinds;
+        ensure!(
+            !kinds.is_empty(),
+            "{} is no built-in kind, and at {url} no schema of one is in use: it merges by the names of its fields",
+            args.kind
+        );
+        kinds.iter().try_for_each(|kind| say(&explained(kind)))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(last.unwrap_or_else(|| anyhow!("no endpoint was given")))
+}
+
+fn explained(kind: &ExplainedKind) -> String {
+    let width = kind.fields.iter().map(|field| field.path.len()).max().unwrap_or_default();
+    let mut text = format!("{}: where two sites edit one object apart, each field is\n\n", kind.name);
+    for field in &kind.fields {
+        let _infallible = writeln!(text, "{:width$}  {}", field.path, field.how);
+    }
+    text.push_str("\nany other list or scalar: one value; the last edit stays. Any other map: by key. Metadata: as of any kind.\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use eddy_proto::admin::ExplainedField;
+
+    use super::*;
+
+    #[test]
+    fn a_custom_kind_is_told_with_what_its_schema_does_not_say() {
+        let field = |path: &str, how: &str| ExplainedField { path: path.to_owned(), how: how.to_owned() };
+        let fields = vec![field(".spec", "field by field"), field(".spec.tags", "a set")];
+        let text = explained(&ExplainedKind { name: "e.com/v1/Thing".to_owned(), fields });
+        expect_test::expect![[r#"
+            e.com/v1/Thing: where two sites edit one object apart, each field is
+
+            .spec       field by field
+            .spec.tags  a set
+
+            any other list or scalar: one value; the last edit stays. Any other map: by key. Metadata: as of any kind.
+        "#]]
+        .assert_eq(&text);
+    }
 }

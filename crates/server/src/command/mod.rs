@@ -109,7 +109,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Declare(args) => runtime.block_on(declare::run(&args)),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rescue(args) => rescue::run(&args),
-        Command::Explain(args) => explain::run(&args),
+        Command::Explain(args) => runtime.block_on(explain::run(&args)),
         Command::Merges(args) => runtime.block_on(merges::run(&args)),
         Command::Restore(args) => runtime.block_on(restore::run(&args)),
         Command::Import(args) => runtime.block_on(import::run(&args)),

@@ -42,6 +42,12 @@ fn table(url: &str, status: &StatusResponse) -> String {
     if let Some(declared) = status.declared_rules {
         let _infallible = writeln!(text, "  rules {declared} wait for {}", status.declared_lack.join(", "));
     }
+    if status.custom_kinds > 0 || !status.waiting_kinds.is_empty() {
+        let _infallible = writeln!(text, "  custom kinds that merge by their schema: {}", status.custom_kinds);
+    }
+    for kind in &status.waiting_kinds {
+        let _infallible = writeln!(text, "  {} does not yet: {}", kind.name, kind.why);
+    }
     if status.strays > 0 {
         let _infallible = writeln!(text, "  objects in namespaces that do not exist: {}", status.strays);
     }
@@ -113,6 +119,8 @@ fn ago(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use eddy_proto::admin::WaitingKind;
+
     use super::*;
 
     #[test]
@@ -153,6 +161,11 @@ mod tests {
             kubernetes_prefix: "/registry/".to_owned(),
             strays: 3,
             counters: vec!["apps/v1/Deployment:.spec.replicas:min=0".to_owned()],
+            custom_kinds: 12,
+            waiting_kinds: vec![WaitingKind {
+                name: "example.com/Thing".to_owned(),
+                why: "not every member is known to have it".to_owned(),
+            }],
             atomic: vec!["apps/v1/Deployment:.spec.template".to_owned()],
             ..StatusResponse::default()
         };
@@ -160,6 +173,8 @@ mod tests {
             http://h:1  east 2  cluster 1  revision 7  unsettled keys 0
               rules 2: prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0, atomic apps/v1/Deployment:.spec.template, merge engine 2 (this build: 3)
               rules 3 wait for west, north
+              custom kinds that merge by their schema: 12
+              example.com/Thing does not yet: not every member is known to have it
               objects in namespaces that do not exist: 3
               memberID:2 alarm:NOSPACE
               PEER  NAME  CONNECTED  BEHIND  BYTES  LAST CONTACT  ROUND TRIP  STATE    NOTE

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use eddy_crdt::sync::{Equality, PeerStatus};
-use eddy_crdt::{GivenUp, Replica, ReplicaId, Said, Stamp, VersionVector};
+use eddy_crdt::{CustomKind, GivenUp, Replica, ReplicaId, Said, Stamp, VersionVector};
 use eddy_proto::admin as pb;
 
 use super::losses::rule_name;
@@ -132,6 +132,8 @@ impl Peers {
             declared_lack: replica.lack_declared().map(|member| member.name.clone()).collect(),
             kubernetes_prefix: String::from_utf8_lossy(&replica.rules().current().prefix).into_owned(),
             counters: replica.rules().current().counters.iter().map(ToString::to_string).collect(),
+            custom_kinds: replica.rules().current().custom.len() as u32,
+            waiting_kinds: replica.custom_kinds().iter().filter_map(waiting_kind).collect(),
             strays,
             atomic: replica.rules().current().atomic.iter().map(ToString::to_string).collect(),
         })
@@ -283,6 +285,13 @@ fn fill(status: &mut pb::PeerStatus, seen: &PeerStatus) {
     if !seen.vector.is_empty() {
         status.vector = dots(&seen.vector);
     }
+}
+
+/// A kind of custom resources that does not merge by its definition, if it is one.
+fn waiting_kind(kind: &CustomKind) -> Option<pb::WaitingKind> {
+    let definition = || kind.key.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let name = kind.name.clone().unwrap_or_else(|| String::from_utf8_lossy(definition()).into_owned());
+    Some(pb::WaitingKind { name, why: kind.waits?.to_string() })
 }
 
 #[cfg(test)]

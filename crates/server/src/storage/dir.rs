@@ -105,8 +105,14 @@ impl Dir {
         sync_file(&draft)?;
         std::fs::rename(&draft, &path).map_err(io("rename", &draft))?;
         sync_dir(&self.root)?;
-        if let Some(parent) = self.root.parent() {
-            sync_dir(parent)?;
+        // A start that made folders above it may have been cut short before their names were durable.
+        for above in self.root.ancestors().skip(1) {
+            let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            match sync_dir(above) {
+                // One that this process may not read it did not make.
+                Err(StorageError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => break,
+                synced => synced?,
+            }
         }
         Ok(())
     }

@@ -29,6 +29,8 @@ pub struct Finding {
     pub path: PathBuf,
     /// What is wrong there.
     pub what: String,
+    /// Whether bytes are not as they were written. Otherwise `what` says what to do.
+    pub is_damage: bool,
 }
 
 /// What was found.
@@ -104,7 +106,7 @@ impl Examined {
         if let Some(path) = moving::noted(data_dir)? {
             let what = "an import into it has not ended, so no server starts: run `eddy import` again and stop it, or \
                         remove this file to start with what is there";
-            self.findings.push(Finding { path, what: what.to_owned() });
+            self.findings.push(Finding { path, what: what.to_owned(), is_damage: false });
         }
         if stage::is_wanted_anew(data_dir)? {
             self.notes.push("the next start takes over what the other members have: it must not be served".to_owned());
@@ -124,12 +126,19 @@ impl Examined {
 
     /// Whether the format is the one that is read here.
     fn format(&mut self, root: &Path) -> bool {
-        let what = match self._dir.as_ref().map(Dir::check_format) {
+        let path = root.join("format");
+        let (what, is_damage) = match self._dir.as_ref().map(Dir::check_format) {
             Some(Ok(true)) | None => return true,
-            Some(Ok(false)) => "the file is missing".to_owned(),
-            Some(Err(error)) => error.to_string(),
+            Some(Ok(false)) => ("the file is missing".to_owned(), true),
+            Some(Err(error)) => {
+                let text = error.to_string();
+                let what = text
+                    .strip_prefix(&format!("{} ", path.display()))
+                    .map_or(text.clone(), |rest| format!("it {rest}"));
+                (what, false)
+            }
         };
-        self.findings.push(Finding { path: root.join("format"), what });
+        self.findings.push(Finding { path, what, is_damage });
         false
     }
 }
@@ -164,13 +173,12 @@ fn walk(trees: &dyn Trees, path: &Path) -> Result<(), StorageError> {
 /// What an error says, at the place in the data dir.
 fn finding(error: StorageError, root: &Path, scratch: &Path) -> Finding {
     let there = |path: &Path| path.strip_prefix(scratch).map_or(path.to_owned(), |inside| root.join(inside));
-    match &error {
-        StorageError::Damaged { path, what } => Finding { path: there(path), what: what.clone() },
-        StorageError::Io { doing, path, source } => {
-            Finding { path: there(path), what: format!("the system cannot {doing} it: {source}") }
-        }
-        other => Finding { path: root.to_owned(), what: other.to_string() },
-    }
+    let (path, what) = match &error {
+        StorageError::Damaged { path, what } => (there(path), what.clone()),
+        StorageError::Io { doing, path, source } => (there(path), format!("the system cannot {doing} it: {source}")),
+        other => (root.to_owned(), other.to_string()),
+    };
+    Finding { path, what, is_damage: true }
 }
 
 /// sled may write to what it opens, so it opens copies.

@@ -48,6 +48,38 @@ async fn a_wiped_data_dir_is_filled_again() -> Result<()> {
     cluster.settled().await
 }
 
+/// How often a member loses its disk, one time after the other; `EDDY_LOST_DISKS` says otherwise. After 59 times no member of
+/// the first build took writes any more, nor after a restart: each lost disk left something in all vectors for good.
+const LOST_DISKS: usize = 59;
+
+#[tokio::test]
+async fn a_disk_that_is_lost_again_and_again_stops_nobody_and_leaves_nothing() -> Result<()> {
+    let times = std::env::var("EDDY_LOST_DISKS").ok().and_then(|times| times.parse().ok()).unwrap_or(LOST_DISKS);
+    let mut cluster = Cluster::start(3).await?;
+    cluster.settled().await?;
+    for time in 0..times {
+        cluster.replicas[2].server.kill()?;
+        fs::remove_dir_all(cluster.replicas[2].server.data_dir())?;
+        cluster.replicas[0].put("meanwhile", &time.to_string()).await?;
+        cluster.replicas[2].server.restart().await?;
+        cluster.replicas[2].shows("meanwhile", Some(&time.to_string())).await?;
+        cluster.replicas[2].put("after", &time.to_string()).await?;
+        cluster.replicas[1].shows("after", Some(&time.to_string())).await?;
+    }
+    for place in 0..3 {
+        cluster.replicas[place].server.kill()?;
+        cluster.replicas[place].server.restart().await?;
+        cluster.replicas[place].put("restarted", &place.to_string()).await?;
+    }
+    cluster.settled().await?;
+    for replica in &cluster.replicas {
+        let vector = replica.status().await?.vector;
+        // The newest four births of a member that are over are kept, and who founded the cluster.
+        ensure!(vector.len() <= 3 + 1 + 4, "{} has entries of {} births: {vector:?}", replica.name, vector.len());
+    }
+    Ok(())
+}
+
 /// A backup is put back while the network is down, and written to. The member sees that it is a copy.
 #[tokio::test]
 async fn a_disk_put_back_from_an_old_copy_takes_nothing_back() -> Result<()> {

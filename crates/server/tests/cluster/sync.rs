@@ -92,6 +92,43 @@ async fn writes_to_one_key_while_apart_end_in_the_same_bytes_everywhere() -> Res
     Ok(())
 }
 
+/// A node with that label, and the time of its last heartbeat.
+fn node(label: &str, heartbeat: usize) -> String {
+    format!(
+        r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"edge","uid":"u1","labels":{{"zone":"{label}"}}}},"status":{{"conditions":[{{"type":"Ready","status":"True","lastHeartbeatTime":"2026-01-01T00:00:{heartbeat:02}Z"}}]}}}}"#
+    )
+}
+
+/// One site edits a label, then sends heartbeats. Another one edits the label later, but before the last heartbeat. The later
+/// edit stays: a run of versions must not get the stamp of its last one.
+#[tokio::test]
+async fn a_label_that_was_edited_later_stays_whatever_heartbeats_follow_the_earlier_edit() -> Result<()> {
+    const KEY: &str = "/registry/minions/edge";
+    let cluster = Cluster::with(2, Setup { relays: true, ..Setup::default() }).await?;
+    let [here, there] = &cluster.replicas[..] else { anyhow::bail!("another number of replicas") };
+    there.put(KEY, &node("before", 0)).await?;
+    here.shows(KEY, Some(&node("before", 0))).await?;
+    cluster.settled().await?;
+    cluster.relays()?.refuse();
+    there.put(KEY, &node("earlier", 0)).await?;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    here.put(KEY, &node("later", 0)).await?;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    for heartbeat in 1..30 {
+        there.put(KEY, &node("earlier", heartbeat)).await?;
+    }
+    cluster.relays()?.heal();
+    cluster.settled().await?;
+    for replica in [here, there] {
+        let contents = replica.contents().await?;
+        let (value, _) = contents.get(KEY.as_bytes()).context("the node is gone")?;
+        let value = String::from_utf8_lossy(value);
+        let is_both = value.contains(r#""zone":"later""#) && value.contains("00:00:29Z");
+        ensure!(is_both, "{}: {value}", replica.name);
+    }
+    Ok(())
+}
+
 /// A ping goes out every five seconds. Who looks at the metrics meanwhile changes nothing.
 #[tokio::test]
 async fn a_round_trip_is_counted_when_it_is_measured() -> Result<()> {

@@ -220,7 +220,7 @@ fn what_follows_from_other_flags_follows() {
     }
 }
 
-const FILES: &str = "eddy has no write-ahead log and no snapshot files beside its data";
+const FILES: &str = "eddy keeps one checkpoint and the log behind it, by their size, and removes older ones itself";
 
 #[test]
 fn variables_set_flags_and_unknown_ones_are_only_noted() {
@@ -234,7 +234,10 @@ fn variables_set_flags_and_unknown_ones_are_only_noted() {
             Notice::UsedVariable("ETCD_MAX_TXN_OPS".into(), "9".into()),
             Notice::UnknownVariable("ETCD_NAME".into()),
             Notice::Deprecated("--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8."),
-            Notice::NoEffect("wal-dir", "eddy keeps everything in --data-dir"),
+            Notice::NoEffect(
+                "wal-dir",
+                "the log and the checkpoint are one store in --data-dir: of two disks one could be put back alone"
+            ),
             Notice::NoEffect("snapshot-count", FILES),
             Notice::NoEffect("max-snapshots", FILES),
         ]
@@ -320,7 +323,7 @@ fn the_configuration_file_is_etcds() {
     let parsed = |text: &str| file::parse(text, Path::new("f.yml")).unwrap();
     let list = "kubernetes-prefix: /k8s/\ncounters: ['v1/B:.n:min=-1', a/v1/A:.n]";
     let rules = parsed(list).rules();
-    assert_eq!(rules.to_string(), "prefix /k8s/, counters a/v1/A:.n,v1/B:.n:min=-1");
+    assert_eq!(rules.to_string(), "prefix /k8s/, counters a/v1/A:.n,v1/B:.n:min=-1, atomic none");
     assert_eq!(parsed("counters: v1/B:.n:min=-1,a/v1/A:.n\nkubernetes-prefix: /k8s/").rules(), rules);
     assert_eq!(
         refused("counters: [v1/Pod:.spec.nodeName]"),

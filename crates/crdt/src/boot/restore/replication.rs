@@ -202,7 +202,9 @@ pub(super) fn restore(
     }
     for ((keyspace, key), stations) in stations {
         let base = |count| base_after(stations, count);
-        if kept.windows.settle_known(keyspace, &key, &head.floor, base) {
+        let held = kept.floor_of_rules(keyspace, &key, &head.floor);
+        let floor = held.as_ref().unwrap_or(&head.floor);
+        if kept.windows.settle_known(keyspace, &key, floor, base) || held.is_some() {
             kept.lingering.insert((keyspace, key));
         }
     }
@@ -217,5 +219,6 @@ pub(super) fn restore(
     kept.may_shorten = true;
     let alone = replica.membership.members.is_empty() || replica.membership.counting() == [own.replica];
     replica.replication = (!alone || !kept.log.is_empty()).then_some(kept);
+    replica.reread_rules();
     Ok(())
 }

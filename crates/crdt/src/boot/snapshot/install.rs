@@ -15,6 +15,7 @@ use crate::replica::Replica;
 use crate::replica::log::Log;
 use crate::replica::marks::Marks;
 use crate::replica::origins::OriginState;
+use crate::replica::prepared::Prepared;
 use crate::replica::remote::unknown_rules;
 use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
@@ -286,7 +287,7 @@ impl Replica {
             dot.origin != origin && !self.origins.vector.contains(dot)
         });
         let lacking: Vec<Entry> = lacking.map(|logged| Entry::clone(&logged.entry)).collect();
-        if was_heard_of && !is_outlived && self.admit_together(replica, &lacking).is_ok() {
+        if was_heard_of && !is_outlived && self.admit_together(replica, &lacking, &Prepared::default()).is_ok() {
             if self.foresee_rules(&lacking).is_err() {
                 return vec![];
             }

@@ -43,6 +43,14 @@ impl Json {
         }
     }
 
+    /// The fields, if it is a map.
+    pub fn as_map(&self) -> Option<&BTreeMap<String, Json>> {
+        match self {
+            Self::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+
     /// The string, if it is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::json::{self, Json};
+use super::json::Json;
 use super::path::{Path, Step};
 use super::schema::catalogue::{Key, Together};
 use super::schema::{Schema, Shape, Spot};
@@ -33,7 +33,7 @@ struct Flattening<'a, F> {
     tell: &'a mut F,
 }
 
-impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
+impl<'a, F: FnMut(&str, &Path, String)> Flattening<'a, F> {
     fn leaf(&mut self, text: String) {
         (self.tell)(&self.written, &self.path, text);
     }
@@ -48,7 +48,7 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
         self.written.truncate(length);
     }
 
-    fn fields(&mut self, map: &BTreeMap<String, Json>, spot: Spot) {
+    fn fields(&mut self, map: &BTreeMap<String, Json>, spot: Spot<'a>) {
         let together = spot.together();
         for one in together {
             let there = one.fields.iter().filter_map(|name| map.get_key_value(*name));
@@ -66,7 +66,7 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
     }
 
     /// A value that lies in what is at `around`.
-    fn value(&mut self, value: &Json, around: Spot) {
+    fn value(&mut self, value: &Json, around: Spot<'a>) {
         let (Json::Map(_) | Json::List(_), Some(last)) = (value, self.path.steps().last()) else {
             return self.leaf(value.canonical());
         };
@@ -84,9 +84,11 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
                 self.elements(value, list, keys, spot);
             }
             (Json::List(list), Shape::Set) if !list.is_empty() => {
+                let inner = spot.next(&Step::Element(String::new()));
+                let is_one = inner.is_one_value();
                 let keys = list.iter().map(|item| match item {
-                    Json::Map(_) | Json::List(_) => None,
-                    scalar => Some(format!("={}", scalar.canonical())),
+                    Json::Map(_) | Json::List(_) if !is_one => None,
+                    whole => Some(format!("={}", whole.canonical())),
                 });
                 let keys = keys.collect();
                 self.elements(value, list, keys, spot);
@@ -96,7 +98,7 @@ impl<F: FnMut(&str, &Path, String)> Flattening<'_, F> {
     }
 
     /// The elements under their keys; as one value when some have no key.
-    fn elements(&mut self, whole: &Json, list: &[Json], keys: Option<Vec<String>>, spot: Spot) {
+    fn elements(&mut self, whole: &Json, list: &[Json], keys: Option<Vec<String>>, spot: Spot<'a>) {
         let Some(mut keys) = keys else { return self.leaf(whole.canonical()) };
         tell_apart(&mut keys);
         for (item, key) in list.iter().zip(&keys) {
@@ -129,14 +131,14 @@ fn element_key(item: &Json, keys: &[Key]) -> Option<String> {
             if !written.is_empty() {
                 written.push(',');
             }
-            written.push_str(key.name);
+            written.push_str(&key.name);
             written.push('=');
             scalar(&mut written);
         };
-        match (item.get(key.name), key.default) {
+        match (item.get(&key.name), &key.default) {
             (Some(Json::Map(_) | Json::List(_)), _) => return None,
             (Some(scalar), _) => write(&|out| scalar.write(out)),
-            (None, Some(default)) => write(&|out| json::write_string(default, out)),
+            (None, Some(default)) => write(&|out| out.push_str(default)),
             (None, None) => {}
         }
     }
@@ -190,7 +192,7 @@ struct Node<'a> {
 
 impl Node<'_> {
     /// What lies in what is at `around`.
-    fn build(&self, schema: &Schema<'_>, path: &mut Path, around: Spot) -> Option<Json> {
+    fn build<'s>(&self, schema: &Schema<'s>, path: &mut Path, around: Spot<'s>) -> Option<Json> {
         let is_present = self.text.as_deref() == Some(PRESENT);
         let own = self.text.as_ref().and_then(|text| Json::parse(text.as_bytes()));
         let empty = match &own {
@@ -217,7 +219,7 @@ impl Node<'_> {
         if elements.is_empty() { own } else { Some(Json::List(elements)) }
     }
 
-    fn build_fields(&self, schema: &Schema<'_>, path: &mut Path, spot: Spot) -> BTreeMap<String, Json> {
+    fn build_fields<'s>(&self, schema: &Schema<'s>, path: &mut Path, spot: Spot<'s>) -> BTreeMap<String, Json> {
         let mut fields = BTreeMap::new();
         for (name, node) in &self.fields {
             path.push(Step::Field((*name).to_owned()));
@@ -233,7 +235,7 @@ impl Node<'_> {
         fields
     }
 
-    fn build_elements(&self, schema: &Schema<'_>, path: &mut Path, spot: Spot) -> Vec<Json> {
+    fn build_elements<'s>(&self, schema: &Schema<'s>, path: &mut Path, spot: Spot<'s>) -> Vec<Json> {
         let order = self.order.as_ref().and_then(|order| Json::parse(order.text.as_ref()?.as_bytes()));
         let order = match &order {
             Some(Json::List(list)) => list.iter().filter_map(Json::as_str).collect::<Vec<_>>(),

@@ -9,6 +9,7 @@
 //! - [`resolve`]: which of several values stands; [`replay`]: versions replayed into both; [`losses`]: what a merge gave up;
 //! - [`meaning`]: what Kubernetes means beyond single fields;
 //! - [`silent`]: which versions no merge needs;
+//! - [`versions`]: objects of one kind in two apiVersions;
 //! - [`peek`]: one field without reading the rest.
 
 pub mod document;
@@ -27,6 +28,7 @@ pub mod shared;
 pub mod shown;
 pub mod silent;
 pub mod time;
+pub mod versions;
 
 use bytes::Bytes;
 
@@ -97,12 +99,23 @@ impl Object {
         self.text(&["metadata", "uid"])
     }
 
-    /// Whether both have the same uid and kind, so that their fields can be mixed. Secrets must be of one type.
+    /// Whether both have the same uid and kind, so that their fields can be mixed. Secrets must be of one type. Of two versions
+    /// of a kind [`versions`] says more.
     pub fn is_like(&self, other: &Self) -> bool {
         self.uid() == other.uid()
-            && self.text(&["apiVersion"]) == other.text(&["apiVersion"])
+            && self.group() == other.group()
             && self.text(&["kind"]) == other.text(&["kind"])
             && (self.text(&["kind"]) != Some("Secret") || self.text(&["type"]) == other.text(&["type"]))
+    }
+
+    /// The group of its kind; empty for the core of Kubernetes.
+    fn group(&self) -> &str {
+        self.api_version().split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Its apiVersion.
+    pub fn api_version(&self) -> &str {
+        self.text(&["apiVersion"]).unwrap_or("")
     }
 
     /// The node that a pod is bound to; `None` for one that is not, and for everything else.

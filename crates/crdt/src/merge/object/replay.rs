@@ -25,6 +25,7 @@ use super::path::Path;
 use super::resolve::{Written, resolve};
 use super::schema::{Resolution, Schema};
 use super::shared::{self, Divided};
+use super::versions::means_the_same_in;
 
 /// Up to so many versions are replayed into a document. In one of more each version costs as much as all before it. Then
 /// what it would say is read from the vectors.
@@ -77,8 +78,14 @@ pub fn merge(
     let mut order: Vec<usize> = (0..versions.len()).collect();
     order.sort_by_key(|&at| (graph.depth(at), plain[at].dot));
     let versions: Vec<&(&Version, Cow<'_, Object>)> = order.iter().map(|&at| &versions[at]).collect();
-    let Some((_, first)) = versions.first() else { return Ok(None) };
-    let schema = first.schema(rules);
+    let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
+    // Written as the last of them was, and in its apiVersion.
+    let last = heads.iter().map(|&at| versions[at]).max_by_key(|(version, _)| version.order());
+    let Some((_, last)) = last else { return Ok(None) };
+    if !heads.iter().all(|&at| means_the_same_in(&versions[at].1, last, rules)) {
+        return Ok(None);
+    }
+    let schema = last.schema(rules);
     let all: Vec<&Json> = versions.iter().map(|(_, object)| &object.json).chain(base.map(|base| &base.json)).collect();
     let Divided { shared, rests } = Divided::of(&all, &schema);
     let (rests, base) = rests.split_at(versions.len());
@@ -86,21 +93,23 @@ pub fn merge(
     let mut replay = Replay::new(base.first(), &schema, versions.len())?;
     replay.shared = shared;
     replay.run(&versions, rests)?;
-    let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     let mut merged = replay.state(&heads, &versions)?;
     let stay = if schema.is_pod() { replay.follow_node(&mut merged, &heads, &versions)? } else { None };
     let replaced = stay.is_some();
     replay.clamp(&mut merged);
     let mut merged = replay.assemble(&merged);
     let mended = replay.mend(&mut merged, &heads, &versions)?;
+    if let Json::Map(map) = &mut merged
+        && let Some(api_version) = map.get_mut("apiVersion")
+    {
+        *api_version = Json::String(last.api_version().to_owned());
+    }
     let given_up = replay.given_up(&merged, &versions, &heads, stay.as_deref(), &mended)?;
     let object = shared::join(replay.shared, merged);
     if is_done(&object) {
         return Ok(Some(Merged { value: None, given_up, replaced }));
     }
-    // Written as the last of them was.
-    let last = heads.iter().map(|&at| versions[at]).max_by_key(|(version, _)| version.order());
-    let value = last.and_then(|(_, last)| last.write(&object));
+    let value = last.write(&object);
     Ok(value.map(|value| Merged { value: Some(value), given_up, replaced }))
 }
 

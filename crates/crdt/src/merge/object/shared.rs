@@ -41,7 +41,7 @@ fn as_map(value: &Json) -> Option<&Map> {
     }
 }
 
-fn divide(maps: &[&Map], schema: &Schema<'_>, path: &mut Path, spot: Spot) -> (Map, Vec<Map>) {
+fn divide<'a>(maps: &[&Map], schema: &Schema<'a>, path: &mut Path, spot: Spot<'a>) -> (Map, Vec<Map>) {
     let (mut shared, mut rests) = (Map::new(), vec![Map::new(); maps.len()]);
     let everywhere: BTreeMap<&String, Vec<&Json>> = maps
         .first()

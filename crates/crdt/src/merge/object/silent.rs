@@ -62,6 +62,10 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     let Versions { base, all, among, ended, is_whole, by: By { rules, is_moving } } = versions;
     let nobody = vec![false; all.len()];
     let Some((_, first)) = all.first() else { return Ok(nobody) };
+    // Which of several apiVersions counts depends on who writes last.
+    if all.iter().any(|(_, object)| object.api_version() != first.api_version()) {
+        return Ok(nobody);
+    }
     let schema = first.schema(rules);
     let objects: Vec<&Json> = all.iter().map(|(_, object)| &object.json).chain(base.map(|base| &base.json)).collect();
     // Where there was nothing before, the first of them wrote also what all of them have.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::entry::Past;
+use crate::merge::object::schema::custom::Customs;
+use crate::merge::rules::Rules;
 use crate::replica::Replica;
 use crate::sync::error::SyncError;
 use crate::sync::message::{CHAINS_MAX, Hello, Message, PROTOCOL};
@@ -61,7 +63,8 @@ pub(super) fn hello(replica: &Replica, durable: &VersionVector) -> Hello {
         empty: durable.is_empty(),
         doubtful: replica.membership.past == Past::Doubtful,
         revision: replica.revision(),
-        rules: replica.rules().newest().clone(),
+        // What the schemas of custom resources say comes with the entries.
+        rules: Rules { custom: Customs::default(), ..replica.rules().newest().clone() },
         founded: replica.rules().first().clone(),
         marks: replica.marks().version(),
     }

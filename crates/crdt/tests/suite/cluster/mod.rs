@@ -8,6 +8,7 @@ mod losses;
 mod random;
 mod reports;
 mod rules;
+mod schemas;
 mod slices;
 mod spaces;
 mod stories;

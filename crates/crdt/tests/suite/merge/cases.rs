@@ -1,18 +1,22 @@
 //! The table of chosen cases in `tests/cases`: what two sites that cannot hear each other make of an object, and what it is when they
 //! meet. Each is run in JSON and in protobuf, and in whatever order the versions arrive.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use eddy_crdt::merge::{Encoding, Json, Object};
+use eddy_crdt::merge::{Customs, Encoding, Json, Object, RuleBook, Rules, read_definition};
 
 use super::edits::parse;
 use super::sites::{Place, Sites};
 
-const TABLES: [&str; 5] = [
+const TABLES: [&str; 7] = [
     include_str!("../../cases/daily.txt"),
     include_str!("../../cases/kinds.txt"),
     include_str!("../../cases/traps.txt"),
     include_str!("../../cases/together.txt"),
     include_str!("../../cases/refused.txt"),
+    include_str!("../../cases/custom.txt"),
+    include_str!("../../cases/versions.txt"),
 ];
 
 /// One case as it is written.
@@ -27,18 +31,24 @@ struct Case {
     /// What the report of the merge names, in its order.
     lost: Vec<String>,
     why: String,
+    /// The definitions of custom resources in its table.
+    custom: Customs,
 }
 
 /// The cases of a table; objects are named before they are used.
 fn read(table: &str) -> Vec<Case> {
     let mut objects: Vec<(&str, &str)> = vec![];
     let mut cases: Vec<Case> = vec![];
+    let mut kinds = vec![];
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if word == "object" {
             objects.push(rest.split_once(' ').expect("a name and an object"));
+        } else if word == "definition" {
+            kinds.push(Arc::new(read_definition(rest.as_bytes()).expect("a definition")));
         } else if word == "case" {
-            cases.push(Case { name: rest.to_owned(), ..Case::default() });
+            let custom = Customs::new(kinds.clone());
+            cases.push(Case { name: rest.to_owned(), custom, ..Case::default() });
         } else {
             let case = cases.last_mut().expect("a case");
             match word {
@@ -129,7 +139,9 @@ fn check(case: &Case, encodings: [Encoding; 2]) {
     let name = format!("{} ({encodings:?})", case.name);
     assert!(!case.why.is_empty(), "{name}: why?");
     let base = parse(&case.object);
-    let mut sites = Sites::new(Place::client("/registry/things/default/a"), 2);
+    let mut place = Place::client("/registry/things/default/a");
+    place.rules = RuleBook::from(Rules { custom: case.custom.clone(), ..Rules::default() });
+    let mut sites = Sites::new(place, 2);
     sites.put(0, written(&base, encodings[0]));
     sites.sync_all();
     sites.put(0, written(&edited(&base, &[&case.a]), encodings[0]));
@@ -170,11 +182,14 @@ fn the_chosen_cases_merge_as_the_table_says() {
     let mut failed = 0;
     for case in &cases {
         let (json, protobuf) = (Encoding::Json, Encoding::Protobuf);
-        for encodings in [[json, json], [protobuf, protobuf], [json, protobuf]] {
+        // Custom resources have no protobuf.
+        let only_json = [[json, json]];
+        let all = [[json, json], [protobuf, protobuf], [json, protobuf]];
+        for encodings in if case.custom.is_empty() { all.to_vec() } else { only_json.to_vec() } {
             // Each says what is amiss; all of them are wanted.
             failed += usize::from(std::panic::catch_unwind(|| check(case, encodings)).is_err());
         }
     }
     assert_eq!(failed, 0, "of {} cases", cases.len());
-    assert!(cases.len() >= 167, "{} cases", cases.len());
+    assert!(cases.len() >= 174, "{} cases", cases.len());
 }

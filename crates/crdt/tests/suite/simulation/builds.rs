@@ -97,7 +97,7 @@ impl World {
         Ok(())
     }
 
-    fn look_at_windows(&mut self, host: usize) {
+    pub fn look_at_windows(&mut self, host: usize) {
         let Some(up) = self.hosts[host].up() else { return };
         let several = up.replica.windows().into_iter().flat_map(Windows::iter).any(|(_, _, open)| {
             let numbers: BTreeSet<u32> = open.window.versions().iter().map(|version| version.rules).collect();
@@ -109,6 +109,12 @@ impl World {
         if up.replica.rules().current().number > 1 {
             self.coverage.count("rules moved up");
         }
+        if !up.replica.rules().current().custom.is_empty() {
+            self.coverage.count("schemas in use");
+        }
+        if up.replica.rules().numbers().nth(1).is_some_and(|oldest| oldest > 2) {
+            self.coverage.count("rules forgotten");
+        }
     }
 }
 
@@ -119,6 +125,9 @@ pub fn moved_up(replicas: &[&Replica]) -> Outcome {
         ensure!(rules == replicas[0].rules(), "rules: {rules:?} and {:?}", replicas[0].rules());
         ensure!(rules.declared().is_none(), "{:?} is not in use", rules.declared());
         ensure!(rules.current().engine == NEWER_ENGINE, "{:?}", rules.current());
+        let kinds = replica.custom_kinds();
+        let waits = kinds.iter().find(|kind| kind.waits.is_some());
+        ensure!(waits.is_none() && kinds.len() == rules.current().custom.len(), "{waits:?} of {kinds:?}");
     }
     Ok(())
 }

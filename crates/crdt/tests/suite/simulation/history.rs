@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use eddy_crdt::merge::{RuleBook, Version, Window};
+use eddy_crdt::merge::{RuleBook, Rules, Version, Window};
 use eddy_crdt::{Change, Dot, Key, Keyspace, LocalKeys, Logged, Replica, VersionVector};
 
 use super::checks::Coverage;
@@ -18,6 +18,9 @@ pub struct History {
     keys: BTreeMap<Key, Vec<Version>>,
     /// Which keys each entry changed.
     entries: HashMap<Dot, Vec<Key>>,
+    /// All rules that were ever in use, also those that replicas have forgotten.
+    rules: BTreeMap<u32, Rules>,
+    book: RuleBook,
 }
 
 impl History {
@@ -47,12 +50,28 @@ impl History {
         }
     }
 
+    /// Notes the rules that a replica uses. Those of one number are the same everywhere.
+    pub fn note_rules(&mut self, book: &RuleBook) -> Result<(), String> {
+        let current = book.current().number;
+        for number in book.numbers().filter(|number| *number <= current) {
+            match self.rules.get(&number) {
+                Some(known) => same(book.of(number), known, format_args!("rules number {number}"))?,
+                None => drop(self.rules.insert(number, book.of(number).clone())),
+            }
+        }
+        if self.book.current().number != current || self.book.numbers().count() != self.rules.len() {
+            let later = self.rules.values().skip(1).cloned().collect();
+            self.book = RuleBook::new(self.rules[&1].clone(), later, current);
+        }
+        Ok(())
+    }
+
     /// What a replica was given between these two moments: the keys concerned are what all their versions mean.
     pub fn check(
         &self,
         before: &VersionVector,
         after: &VersionVector,
-        (book, shadow): (&RuleBook, &Shadow),
+        shadow: &Shadow,
         coverage: &mut Coverage,
     ) -> Result<(), String> {
         let mut keys: Vec<&Key> = vec![];
@@ -62,24 +81,19 @@ impl History {
         }
         keys.sort_unstable();
         keys.dedup();
-        keys.into_iter().try_for_each(|key| self.check_key(key, after, (book, shadow), coverage))
+        keys.into_iter().try_for_each(|key| self.check_key(key, after, shadow, coverage))
     }
 
     /// The same for all keys.
-    pub fn check_all(
-        &self,
-        vector: &VersionVector,
-        shown: (&RuleBook, &Shadow),
-        coverage: &mut Coverage,
-    ) -> Result<(), String> {
-        self.keys.keys().try_for_each(|key| self.check_key(key, vector, shown, coverage))
+    pub fn check_all(&self, vector: &VersionVector, shadow: &Shadow, coverage: &mut Coverage) -> Result<(), String> {
+        self.keys.keys().try_for_each(|key| self.check_key(key, vector, shadow, coverage))
     }
 
     fn check_key(
         &self,
         key: &Key,
         vector: &VersionVector,
-        (book, shadow): (&RuleBook, &Shadow),
+        shadow: &Shadow,
         coverage: &mut Coverage,
     ) -> Result<(), String> {
         let Some(versions) = self.keys.get(key).filter(|_| !LocalKeys::default().contains(key)) else { return Ok(()) };
@@ -88,7 +102,7 @@ impl History {
         if !window.is_chain() {
             coverage.count("keys compared with all their versions");
         }
-        let should = window.outcome(book, Keyspace::Client, key).live;
+        let should = window.outcome(&self.book, Keyspace::Client, key).live;
         let should = should.map(|live| (live.value, live.version, live.lease));
         let shown = shadow.kvs.get(key).map(|kv| (kv.value.clone(), kv.version, kv.lease));
         same(&shown, &should, format_args!("{key:?} and what all its versions mean"))

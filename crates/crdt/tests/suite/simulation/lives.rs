@@ -52,7 +52,8 @@ impl World {
         checks::shows(&up.replica, &up.shadow)?;
         if self.plan.watched {
             self.history.note_new(&up.replica);
-            self.history.check_all(&state.vector, (up.replica.rules(), &up.shadow), &mut self.coverage)?;
+            self.history.note_rules(up.replica.rules())?;
+            self.history.check_all(&state.vector, &up.shadow, &mut self.coverage)?;
         }
         self.ledger.durable(&up.replica, &state)?;
         place.expected = Some(state);

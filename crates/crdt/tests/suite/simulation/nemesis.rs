@@ -76,6 +76,10 @@ pub enum Act {
     Weigh(usize, u64),
     /// That one is told which fields are counters from now on.
     Declare(usize, usize),
+    /// A client defines a kind of custom resources in one of several ways, or takes the definition away.
+    Define(usize, usize),
+    /// A client changes a custom resource.
+    Shape(usize, u64),
     /// It stops, and comes back after so many milliseconds as another build: a newer one, or an older one.
     Rebuild(usize, u64, bool),
 }
@@ -277,6 +281,8 @@ pub fn rules_plan(seed: u64) -> Plan {
             4 => Act::Rebuild(host, back_ms, false),
             // What is declared is in use only after all were heard of.
             5 => Act::Mend,
+            6..8 => Act::Define(host, rng.random_range(0..4)),
+            8..14 => Act::Shape(host, rng.random()),
             _ => Act::Weigh(host, rng.random()),
         };
         let wait_ms = [0, 0, 30, 400][rng.random_range(0..4)];
@@ -297,10 +303,16 @@ pub fn rules_plan(seed: u64) -> Plan {
 fn moves_amid_writes(rng: &mut SmallRng, founders: usize) -> Vec<(u64, Act)> {
     let away = rng.random_range(0..founders);
     let mut acts = vec![(0, Act::Mend), (1_500, Act::Declare(rng.random_range(0..founders), rng.random_range(0..4)))];
+    if rng.random_bool(0.5) {
+        // It is declared within a second.
+        acts.push((0, Act::Define(rng.random_range(0..founders), rng.random_range(0..4))));
+        acts.push(([500, 1_500][rng.random_range(0..2)], Act::Rest));
+    }
     let mut write = |acts: &mut Vec<(u64, Act)>, count: usize| {
         for _ in 0..count {
             let wait_ms = [0, 1, 5, 40][rng.random_range(0..4)];
-            acts.push((wait_ms, Act::Weigh(rng.random_range(0..founders), rng.random())));
+            let (host, seed) = (rng.random_range(0..founders), rng.random());
+            acts.push((wait_ms, if rng.random_bool(0.5) { Act::Weigh(host, seed) } else { Act::Shape(host, seed) }));
         }
     };
     write(&mut acts, 10);

@@ -158,8 +158,8 @@ impl World {
     pub fn look_at(&mut self, host: usize, before: &VersionVector, of_others: bool) -> Outcome {
         let Some(up) = self.hosts[host].up().filter(|_| self.plan.watched) else { return Ok(()) };
         if of_others {
-            let shown = (up.replica.rules(), &up.shadow);
-            self.history.check(before, up.replica.vector(), shown, &mut self.coverage)?;
+            self.history.note_rules(up.replica.rules())?;
+            self.history.check(before, up.replica.vector(), &up.shadow, &mut self.coverage)?;
             // What is written again after a disk was lost has another name.
             if !self.disk_faults {
                 self.fields.check(up.replica.vector(), &up.shadow)?;

@@ -137,6 +137,25 @@ impl Plot<'_> {
         self.wait(0, 1_000);
     }
 
+    /// One begins to tell another, while both write all the time. A third hears what the first writes sooner than that it
+    /// has begun to tell.
+    fn told_while_both_write(&mut self, [a, b, c, _]: [usize; 4]) {
+        self.links(&[(a, b)]);
+        self.wait(2_500, 4_000);
+        self.told(b);
+        self.wait(0, 1_000);
+        self.links(&[(a, b), (b, c)]);
+        for _ in 0..self.rng.random_range(40..120) {
+            self.edits(b, 1, 10);
+            if self.rng.random_bool(0.4) {
+                self.edits(c, 1, 10);
+            }
+        }
+        self.wait(0, 200);
+        self.links(&[(a, b)]);
+        self.edits(c, 1, 10);
+    }
+
     /// One that passed something on loses its disk and begins anew from one that lacks it.
     fn forgotten_by_who_passed_it_on(&mut self, [a, b, c, d]: [usize; 4]) {
         self.links(&[(a, b), (b, c)]);
@@ -162,6 +181,15 @@ impl Plot<'_> {
         self.edits(a, 4, 200);
         self.edits(c, 3, 10);
     }
+}
+
+/// The acts of the plot in which a statement would be of two moments, among four members.
+pub fn draw_two_moments(rng: &mut SmallRng, delay_ms: u64) -> Acts {
+    let mut hosts = [0, 1, 2, 3];
+    hosts.shuffle(rng);
+    let mut plot = Plot { rng, delay_ms, acts: vec![] };
+    plot.told_while_both_write(hosts);
+    plot.acts
 }
 
 /// The acts of one of the plots, among four members.

@@ -463,6 +463,8 @@ impl World {
             Act::Remove(at, gone) => self.remove(*at, *gone)?,
             Act::Weigh(host, seed) => self.weigh(*host, *seed)?,
             Act::Declare(host, which) => self.declare(*host, *which)?,
+            Act::Define(host, which) => self.define(*host, *which)?,
+            Act::Shape(host, seed) => self.reshape(*host, *seed)?,
             Act::Rebuild(host, back_ms, newer) => self.rebuild(*host, *back_ms, *newer),
         }
         Ok(())

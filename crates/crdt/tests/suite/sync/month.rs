@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use eddy_crdt::{Command, Input, Keyspace};
+use eddy_crdt::{Command, Input, Keyspace, Op, Txn};
 
-use crate::support::build::{delete_op, id};
+use crate::support::build::{delete_op, id, put_op};
 use crate::support::seeds::env;
 use crate::support::world::World;
 
@@ -55,14 +55,22 @@ impl Month {
         }
     }
 
-    /// One write: of an opaque key, of a label of an object, or of an object that is deleted and made again.
+    /// One write: of an opaque key or of two in one transaction, of a label of an object, or of a key that is deleted and
+    /// made again.
     fn write(&mut self) {
         self.written += 1;
         let n = self.written;
         let node = [0, 1, 0, 1, 3, 4, 2][n % 7];
         let key = n / 7 % KEYS;
         match n % 5 {
-            0 | 1 => self.world.put(node, &format!("k{key}"), format!("{n}")),
+            0 => self.world.put(node, &format!("k{key}"), format!("{n}")),
+            1 => {
+                let keys = [format!("k{key}"), format!("k{}", (key + n / 5) % KEYS)];
+                let success = keys.iter().take(1 + usize::from(keys[0] != keys[1]));
+                let success = success.map(|key| Op::Put(put_op(key, format!("{n}"), None))).collect();
+                let effects = self.world.handle(node, Input::Client(Command::Txn(Txn { success, ..Txn::default() })));
+                assert!(effects.reply.is_some_and(|reply| reply.is_ok()));
+            }
             2 if n.is_multiple_of(503) => {
                 let gone = Command::Delete(delete_op(&format!("d{key}")));
                 self.world.handle(node, Input::Client(gone));

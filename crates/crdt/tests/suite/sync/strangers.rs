@@ -41,9 +41,9 @@ fn one_whose_cluster_was_founded_with_other_declarations_is_refused_and_both_are
     let (error, _) = refused(world);
     assert_eq!(
         error.to_string(),
-        "the peer's cluster was founded with prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0, this \
-         replica's with prefix /registry/, counters none: empty the data dir of the one that is wrong, and start it with \
-         the flags of the other"
+        "the peer's cluster was founded with prefix /registry/, counters apps/v1/Deployment:.spec.replicas:min=0, atomic \
+         none, this replica's with prefix /registry/, counters none, atomic none: empty the data dir of the one that is \
+         wrong, and start it with the flags of the other"
     );
 }
 

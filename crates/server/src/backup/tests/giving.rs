@@ -1,6 +1,8 @@
 //! Backups of replicas.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use eddy_crdt::{Command, Key, KeyRange, RangeOp, ReadAt, Revision};
@@ -9,7 +11,8 @@ use prost::Message;
 
 use super::{Still, Taken, checked, command, contents, new_replica, put, taken, with_history};
 use crate::backup::give::{GiveError, Take, give, give_runs};
-use crate::backup::order::Runs;
+use crate::backup::order::{Look, Runs};
+use crate::backup::pace::Paced;
 use crate::backup::schema::{self, VersionPlace};
 use crate::node::Captured;
 
@@ -101,4 +104,37 @@ fn nobody_needs_to_take_it() {
     let replica = Still(with_history());
     let ended = give(&replica, &Captured::of(&replica.0, 2), &mut Gone);
     assert!(matches!(ended, Err(GiveError::Gone)));
+}
+
+/// A replica that is written to between two looks.
+struct Written(RefCell<eddy_crdt::Replica>);
+
+impl Look for Written {
+    fn look<T>(&self, look: impl FnOnce(&eddy_crdt::Replica) -> T) -> T {
+        look(&self.0.borrow())
+    }
+}
+
+#[test]
+fn it_pauses_after_a_slice_only_while_somebody_writes() {
+    let replica = Written(RefCell::new(new_replica()));
+    let pauses = Cell::new(0);
+    let count = || pauses.set(pauses.get() + 1);
+    let write = || command(&mut replica.0.borrow_mut(), Command::Put(put("k", "v", None)));
+    let at_once = Paced::new(&replica, Duration::ZERO, count);
+    let steps = [(false, 0), (false, 0), (true, 1), (false, 1), (true, 2)];
+    for (is_written, expected) in steps {
+        if is_written {
+            write();
+        }
+        at_once.look(eddy_crdt::Replica::revision);
+        assert_eq!(pauses.get(), expected);
+    }
+    // Within a slice it goes on whatever is written.
+    let patient = Paced::new(&replica, Duration::MAX, count);
+    for _ in 0..3 {
+        write();
+        patient.look(eddy_crdt::Replica::revision);
+    }
+    assert_eq!(pauses.get(), 2);
 }

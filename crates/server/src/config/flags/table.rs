@@ -20,7 +20,10 @@ const REFUSED: &str = "Refused";
 
 // Why flags do nothing.
 const NO_RAFT: &str = "eddy has no raft: no replica waits for another";
-const NO_WAL: &str = "eddy has no write-ahead log and no snapshot files beside its data";
+const OWN_FILES: &str = "eddy keeps one checkpoint and the log behind it, by their size, and removes older ones itself";
+const KEPT_FOR_MEMBERS: &str = "eddy keeps what each member lacks, however far behind it is";
+const ONE_STORE: &str =
+    "the log and the checkpoint are one store in --data-dir: of two disks one could be put back alone";
 const NO_BBOLT: &str = "eddy does not keep its data in bbolt";
 const NO_ROTATION: &str = "eddy does not rotate log files: let logrotate do it, with copytruncate";
 const NO_TRACING: &str = "eddy sends no traces";
@@ -336,11 +339,11 @@ pub static FLAGS: &[Flag] = &[
     text(NO_EFFECT, "client-cert-file", "", "", drop_text).flag_only().warns(NOT_A_CLIENT),
     text(NO_EFFECT, "client-key-file", "", "", drop_text).flag_only().warns(NOT_A_CLIENT),
     boolean(NO_EFFECT, "enable-pprof", "false", "", drop_bool).warns("eddy has no Go runtime to profile"),
-    text(NO_EFFECT, "wal-dir", "", "", drop_text).warns("eddy keeps everything in --data-dir"),
-    text(NO_EFFECT, "snapshot-count", "10000", "", drop_uint).warns(NO_WAL),
-    text(NO_EFFECT, "snapshot-catchup-entries", "5000", "", drop_uint).warns(NO_WAL),
-    text(NO_EFFECT, "max-snapshots", "5", "", drop_uint).warns(NO_WAL),
-    text(NO_EFFECT, "max-wals", "5", "", drop_uint).warns(NO_WAL),
+    text(NO_EFFECT, "wal-dir", "", "", drop_text).warns(ONE_STORE),
+    text(NO_EFFECT, "snapshot-count", "10000", "", drop_uint).warns(OWN_FILES),
+    text(NO_EFFECT, "snapshot-catchup-entries", "5000", "", drop_uint).warns(KEPT_FOR_MEMBERS),
+    text(NO_EFFECT, "max-snapshots", "5", "", drop_uint).warns(OWN_FILES),
+    text(NO_EFFECT, "max-wals", "5", "", drop_uint).warns(OWN_FILES),
     text(NO_EFFECT, "heartbeat-interval", "100", "", |c, v| to_u64(&mut c.raft.heartbeat_interval_ms, v))
         .warns(NO_RAFT),
     text(NO_EFFECT, "election-timeout", "1000", "", |c, v| to_u64(&mut c.raft.election_timeout_ms, v)).warns(NO_RAFT),
@@ -359,7 +362,8 @@ pub static FLAGS: &[Flag] = &[
         to_duration(&mut c.raft.compact_hash_check_time, v)
     })
     .warns(ALWAYS_COMPARED),
-    duration(NO_EFFECT, "downgrade-check-time", "5s", "", drop_duration).warns("eddy has no downgrades"),
+    duration(NO_EFFECT, "downgrade-check-time", "5s", "", drop_duration)
+        .warns("there is no version below this one to go back to"),
     boolean(NO_EFFECT, "enable-log-rotation", "false", "", drop_bool).warns(NO_ROTATION),
     text(NO_EFFECT, "log-rotation-config-json", "", "", drop_text).warns(NO_ROTATION),
     boolean(NO_EFFECT, "enable-distributed-tracing", "false", "", drop_bool).warns(NO_TRACING),

@@ -27,7 +27,8 @@ pub(super) fn folder(root: &Path, number: u64) -> PathBuf {
 
 /// Whether that is the name of such a folder.
 pub(super) fn is_folder(name: &str) -> bool {
-    name.starts_with("checkpoint.")
+    name.strip_prefix("checkpoint.")
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// What is needed to build one.

@@ -91,6 +91,11 @@ fn close(db: Db, path: &Path) -> Result<(), StorageError> {
 fn sled_error(path: &Path, error: sled::Error) -> StorageError {
     match error {
         sled::Error::Io(e) if is_from_system(&e) => io("use", path)(e),
+        // Its text has a backtrace that is never filled.
+        sled::Error::Corruption { at, .. } => {
+            let place = at.map_or(String::new(), |at| format!(", at {at:?}"));
+            damaged(path, format!("its pages do not check out{place}"))
+        }
         other => damaged(path, other.to_string()),
     }
 }

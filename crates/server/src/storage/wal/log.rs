@@ -138,7 +138,7 @@ impl Wal {
             return Err(segment.damaged("a message does not check out"));
         }
         if let Some(end) = end.filter(|end| meta.generation < *end) {
-            let what = format!("the log ends with write {}, but write {end} was acknowledged;", meta.generation);
+            let what = format!("the log ends with write {}, but write {end} was acknowledged", meta.generation);
             return Err(segment.damaged(&what));
         }
         let unsynced = segment.unsynced && end != Some(meta.generation);
@@ -289,7 +289,10 @@ impl Reading {
         for name in disk.list(folder).map_err(io("read", folder))? {
             match segment::number(&name) {
                 Some(number) if number >= first => waiting.push(number),
-                _ => stale.push(folder.join(name)),
+                Some(_) => stale.push(folder.join(name)),
+                None if segment::is_draft(&name) => stale.push(folder.join(name)),
+                // Of somebody else.
+                None => {}
             }
         }
         waiting.sort_unstable_by(|a, b| b.cmp(a));

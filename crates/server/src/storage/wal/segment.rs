@@ -99,6 +99,11 @@ pub(super) fn number(name: &str) -> Option<u64> {
     name.strip_suffix(".log").filter(|digits| digits.len() == 16)?.parse().ok()
 }
 
+/// Whether a segment of that name was being made.
+pub(super) fn is_draft(name: &str) -> bool {
+    name.strip_suffix(".new").is_some_and(|stem| number(&format!("{stem}.log")).is_some())
+}
+
 /// Receives what each frame holds while the log is replayed.
 pub(super) type Visit<'a> = dyn FnMut(&Segment, u64, &frame::Places, &[u8]) + 'a;
 

@@ -11,6 +11,7 @@
 //! A form is `?` for what may be absent, `[]` for a list, `{}` for a map from strings, and a type: of a struct, or a [`Base`]. What
 //! is declared of a field is `atomic`, `set`, or `keys=NAME,NAME:DEFAULT`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -19,12 +20,24 @@ const TEXT: &str = include_str!("kubernetes.schema");
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::read(TEXT));
 
 /// A field that tells the elements of a list apart.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Key {
     /// Its name.
-    pub name: &'static str,
-    /// What it is where an element does not say; `None` where the element then has no key.
-    pub default: Option<&'static str>,
+    pub name: Cow<'static, str>,
+    /// What it is where an element does not say, as JSON; `None` where the element then has no such key.
+    pub default: Option<Cow<'static, str>>,
+}
+
+impl Key {
+    /// One that an element must have.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name: Cow::Borrowed(name), default: None }
+    }
+
+    /// One that has that value, as JSON, where an element does not say.
+    pub const fn or(name: &'static str, default: &'static str) -> Self {
+        Self { name: Cow::Borrowed(name), default: Some(Cow::Borrowed(default)) }
+    }
 }
 
 /// Fields of one struct that are only right together.
@@ -314,7 +327,7 @@ fn declared_of(text: &'static str) -> Declared {
     // What a built-in kind leaves out is zero or empty.
     let key = |key: &'static str| {
         let (name, default) = key.split_once(':').unwrap_or((key, ""));
-        Key { name, default: Some(default) }
+        Key { name: name.into(), default: Some(format!("{default:?}").into()) }
     };
     match text {
         "atomic" => Declared::Atomic,

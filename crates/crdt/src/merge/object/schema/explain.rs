@@ -4,6 +4,7 @@ use crate::merge::object::path::{Path, Step};
 use crate::merge::rules::Rules;
 
 use super::catalogue::{Base, Field, Many, Stays, TypeId, catalogue};
+use super::custom::{How, Node};
 use super::{Resolution, Schema, Shape};
 
 /// A field of a kind, and how concurrent edits of it merge.
@@ -34,6 +35,50 @@ pub fn explain(api_version: &str, kind: &str, rules: &Rules) -> Option<Vec<Expla
     let mut walk = Walk { schema: &schema, path: Path::default(), around: vec![], explained: vec![] };
     walk.fields(of);
     Some(walk.explained)
+}
+
+/// How the fields of custom resources of that name merge by these rules, as far as something is declared of them: of each version
+/// its API version with the kind, and the fields.
+pub fn explain_custom(wanted: &str, rules: &Rules) -> Vec<(String, Vec<Explained>)> {
+    let mut found = vec![];
+    for kind in rules.custom.kinds() {
+        for (versions, root) in &kind.versions {
+            for version in versions {
+                let name = format!("{}/{version}/{}", kind.group, kind.name);
+                if kind.name.eq_ignore_ascii_case(wanted) || name.eq_ignore_ascii_case(wanted) {
+                    let mut explained = vec![];
+                    explain_node(root, &mut Path::default(), &mut explained);
+                    found.push((name, explained));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn explain_node(node: &Node, path: &mut Path, explained: &mut Vec<Explained>) {
+    let how = match &node.how {
+        How::Plain => None,
+        How::Atomic => Some("one value; the last edit stays".to_owned()),
+        How::Struct => Some("field by field; gone where one side removes it".to_owned()),
+        How::Set => Some("a set".to_owned()),
+        How::Keyed(keys) => {
+            let keys: Vec<&str> = keys.iter().map(|key| &*key.name).collect();
+            Some(format!("elements by {}", keys.join(" and ")))
+        }
+    };
+    explained.extend(how.map(|how| Explained { path: path.to_string(), how }));
+    for (name, field) in &node.fields {
+        path.push(Step::Field(name.clone()));
+        explain_node(field, path, explained);
+        path.pop();
+    }
+    if let Some(each) = &node.each {
+        let is_list = matches!(node.how, How::Keyed(_));
+        path.push(if is_list { Step::Element("*".to_owned()) } else { Step::Field("*".to_owned()) });
+        explain_node(each, path, explained);
+        path.pop();
+    }
 }
 
 struct Walk<'a> {
@@ -81,7 +126,7 @@ impl Walk<'_> {
                 format!("what is added to it adds up, and never below {minimum}")
             }
             (_, Shape::Keyed(keys), _) => {
-                let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
+                let keys: Vec<&str> = keys.iter().map(|key| &*key.name).collect();
                 format!("elements by {}", keys.join(" and "))
             }
             (_, Shape::Set, _) => "a set".to_owned(),
@@ -138,6 +183,8 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::command::counter::AtomicRule;
+
     use super::*;
 
     fn how(kind: (&str, &str), path: &str) -> String {
@@ -167,8 +214,12 @@ mod tests {
             how(("v1", "Pod"), ".spec.containers[*].livenessProbe.exec"),
             "comes with grpc, httpGet, tcpSocket; the last edit of any stays"
         );
-        let atomic = crate::merge::atomic("apps/v1/Deployment:.spec.template", &[]).expect("it can be");
-        let declared = Rules { atomic, ..Rules::default() };
+        let template = AtomicRule {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            path: ".spec.template".to_owned(),
+        };
+        let declared = Rules { atomic: vec![template], ..Rules::default() };
         let explained = explain("apps/v1", "Deployment", &declared).expect("a kind");
         let template: Vec<_> = explained.iter().filter(|one| one.path.starts_with(".spec.template")).collect();
         assert_eq!((template.len(), template[0].how.as_str()), (1, "one value; the last edit stays"));

@@ -1,12 +1,15 @@
 //! What Kubernetes declares about the fields of its kinds, as far as a merge needs it. Part of the rules number.
 //!
 //! - [`catalogue`]: the types of the built-in kinds; [`normal`]: what is left out of an object because it says nothing;
+//! - [`custom`]: what the rules say of custom resources; [`definition`]: that read out of their definitions;
 //! - [`explain`](mod@explain): the same for people.
 //!
-//! The lists of other kinds are recognised by where they lie: a custom resource that has `containers` or `conditions` means
-//! the same by them.
+//! The lists of kinds of which nothing is declared are recognised by where they lie: a custom resource that has `containers` or
+//! `conditions` most likely means the same by them.
 
 pub mod catalogue;
+pub mod custom;
+pub mod definition;
 pub mod explain;
 pub mod normal;
 
@@ -18,16 +21,17 @@ use crate::merge::rules::Rules;
 use super::json::Json;
 use super::path::{self, Path, Step};
 use catalogue::{Base, Declared, Form, Key, Many, Stays, Together, TypeId, catalogue};
+use custom::{How, Node};
 
 /// How the parts of a value merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shape {
+pub enum Shape<'a> {
     /// A map field by field; a list as one value.
     Plain,
     /// A struct that is there or not: what lies under one that is not there is dropped.
     Optional,
     /// A list of maps that are told apart by these fields.
-    Keyed(&'static [Key]),
+    Keyed(&'a [Key]),
     /// A list of scalars in which each occurs once.
     Set,
     /// One value, whatever is in it.
@@ -72,6 +76,8 @@ pub struct Schema<'a> {
     kind: &'a str,
     rules: &'a Rules,
     built_in: Option<TypeId>,
+    /// What the rules say of a custom resource.
+    custom: Option<&'a Node>,
     /// What is set once.
     once: &'static [&'static [&'static str]],
     /// What the cluster declares to be one value.
@@ -85,9 +91,10 @@ impl<'a> Schema<'a> {
     /// What is declared for that kind.
     pub fn new(api_version: &'a str, kind: &'a str, rules: &'a Rules) -> Self {
         let (built_in, once) = (catalogue().kind(api_version, kind), set_once(api_version, kind));
+        let custom = if built_in.is_none() { rules.custom.of(api_version, kind) } else { None };
         let is_lease = kind == "Lease" && api_version.starts_with("coordination.k8s.io/");
         let atomic = rules.atomic_of(api_version, kind);
-        Self { api_version, kind, rules, built_in, once, atomic, is_lease, has_whole_data: false }
+        Self { api_version, kind, rules, built_in, custom, once, atomic, is_lease, has_whole_data: false }
     }
 
     /// The same for a Secret of that type: a pair or a file is only right as a whole.
@@ -126,12 +133,12 @@ impl<'a> Schema<'a> {
     }
 
     /// How the parts of the value at that path merge.
-    pub fn shape(&self, path: &Path) -> Shape {
+    pub fn shape(&self, path: &Path) -> Shape<'a> {
         self.shape_at(path, self.spot(path))
     }
 
     /// The same on a walk that is at that path.
-    pub fn shape_at(&self, path: &Path, spot: Spot) -> Shape {
+    pub fn shape_at(&self, path: &Path, spot: Spot<'a>) -> Shape<'a> {
         let Some(field) = path.last_field() else { return declared(spot) };
         if self.once.iter().any(|once| path.is(once)) || (self.is_lease && path.is(&["spec"])) {
             return Shape::Atomic;
@@ -145,7 +152,8 @@ impl<'a> Schema<'a> {
         if path.is(&["metadata", "managedFields"]) {
             return Shape::Keyed(MANAGED_FIELDS);
         }
-        if self.built_in.is_some() || path.begins_with(&["metadata"]) { declared(spot) } else { by_place(path, field) }
+        let is_declared = self.built_in.is_some() || self.custom.is_some() || path.begins_with(&["metadata"]);
+        if is_declared { declared(spot) } else { by_place(path, field) }
     }
 
     /// The fields of the struct at that path that come from one side.
@@ -154,11 +162,15 @@ impl<'a> Schema<'a> {
     }
 
     /// Where a walk through an object begins.
-    pub fn root(&self) -> Spot {
-        self.built_in.map_or(Spot::Root, |id| Spot::Known(one(Base::Struct(id)), &NOTHING))
+    pub fn root(&self) -> Spot<'a> {
+        match (self.built_in, self.custom) {
+            (Some(id), _) => Spot::Known(one(Base::Struct(id)), &NOTHING),
+            (None, Some(root)) => Spot::Custom(root),
+            (None, None) => Spot::Root,
+        }
     }
 
-    fn spot(&self, path: &Path) -> Spot {
+    fn spot(&self, path: &Path) -> Spot<'a> {
         path.steps().iter().fold(self.root(), |spot, step| spot.next(step))
     }
 
@@ -201,24 +213,27 @@ const fn one(base: Base) -> Form {
 
 /// Where a walk through an object is, as the catalogue says.
 #[derive(Clone, Copy, Debug)]
-pub enum Spot {
-    /// At the root of a kind that is not built in: only its metadata is known.
+pub enum Spot<'a> {
+    /// At the root of a kind of which nothing is declared: only its metadata is known.
     Root,
+    /// At a value of a custom resource of which that is declared.
+    Custom(&'a Node),
     /// At a value of that form, of which that is declared.
     Known(Form, &'static Declared),
     /// Elsewhere.
     Unknown,
 }
 
-impl Spot {
+impl<'a> Spot<'a> {
     /// Where a step leads.
     pub fn next(self, step: &Step) -> Self {
         let (form, declared) = match (self, step) {
-            (Self::Root, Step::Field(name)) if name == "metadata" => {
-                return catalogue().metadata().map_or(Self::Unknown, |id| Self::Known(one(Base::Struct(id)), &NOTHING));
-            }
+            (Self::Root, Step::Field(name)) if name == "metadata" => return Self::metadata(),
+            (Self::Custom(node), Step::Field(name)) if node.is_object && name == "metadata" => return Self::metadata(),
+            (Self::Custom(node), Step::Field(name)) => return node.field(name).map_or(Self::Unknown, Self::Custom),
+            (Self::Custom(node), Step::Element(_)) => return node.each().map_or(Self::Unknown, Self::Custom),
             (Self::Known(form, declared), _) => (form, declared),
-            (Self::Root | Self::Unknown, _) => return Self::Unknown,
+            (Self::Custom(_) | Self::Root | Self::Unknown, _) => return Self::Unknown,
         };
         match (form, step) {
             (Form { many: Many::List, base }, Step::Element(_)) => Self::Known(one(base), &NOTHING),
@@ -234,6 +249,31 @@ impl Spot {
         }
     }
 
+    /// Whether what is there is one value.
+    pub fn is_one_value(self) -> bool {
+        self.shape() == Shape::Atomic
+    }
+
+    /// The fields of the struct there that come from one side with that one.
+    pub fn together_with(self, field: &str) -> Option<&'static Together> {
+        self.together().iter().find(|one| one.fields.contains(&field))
+    }
+
+    /// Whether another version of the kind has that field there, and this one has not or means otherwise by it.
+    pub fn is_strange(self, field: &str) -> bool {
+        matches!(self, Self::Custom(node) if node.strange.contains(field))
+    }
+
+    /// How the parts of what is there merge.
+    pub fn shape(self) -> Shape<'a> {
+        declared(self)
+    }
+
+    /// At the metadata of an object.
+    fn metadata() -> Self {
+        catalogue().metadata().map_or(Self::Unknown, |id| Self::Known(one(Base::Struct(id)), &NOTHING))
+    }
+
     /// The fields of the struct there that come from one side.
     pub fn together(self) -> &'static [Together] {
         match self {
@@ -245,9 +285,21 @@ impl Spot {
     }
 }
 
-/// How the parts of a value merge as the catalogue says.
-fn declared(spot: Spot) -> Shape {
-    let Spot::Known(form, declared) = spot else { return Shape::Plain };
+/// How the parts of a value merge as the catalogue says, or the schema of a custom resource.
+fn declared(spot: Spot<'_>) -> Shape<'_> {
+    let (form, declared) = match spot {
+        Spot::Known(form, declared) => (form, declared),
+        Spot::Custom(node) => {
+            return match &node.how {
+                How::Plain => Shape::Plain,
+                How::Atomic => Shape::Atomic,
+                How::Struct => Shape::Optional,
+                How::Set => Shape::Set,
+                How::Keyed(keys) => Shape::Keyed(keys),
+            };
+        }
+        Spot::Root | Spot::Unknown => return Shape::Plain,
+    };
     let is_one = matches!(form.many, Many::One | Many::Optional);
     match (declared, form.base) {
         (Declared::Keyed(keys), _) => Shape::Keyed(keys),
@@ -285,30 +337,30 @@ const WHOLE_SECRETS: &[&str] = &[
 
 /// One manager has an entry for each of these.
 const MANAGED_FIELDS: &[Key] = &[
-    Key { name: "manager", default: Some("") },
-    Key { name: "operation", default: Some("") },
-    Key { name: "apiVersion", default: Some("") },
-    Key { name: "subresource", default: Some("") },
+    Key::or("manager", "\"\""),
+    Key::or("operation", "\"\""),
+    Key::or("apiVersion", "\"\""),
+    Key::or("subresource", "\"\""),
 ];
 
 const fn key(name: &'static str) -> Key {
-    Key { name, default: None }
+    Key::new(name)
 }
 
 /// How the parts of a value of a kind that is not built in merge.
-fn by_place(path: &Path, field: &str) -> Shape {
+fn by_place(path: &Path, field: &str) -> Shape<'static> {
     let parent = match path.parent() {
         Some(Step::Field(name)) => name.as_str(),
         _ => "",
     };
     let in_element = matches!(path.parent(), Some(Step::Element(_)));
-    let keys: &[Key] = match (parent, field) {
+    let keys: &'static [Key] = match (parent, field) {
         ("spec" | "status", "conditions") => const { &[key("type")] },
         ("spec", "containers" | "initContainers" | "ephemeralContainers") => const { &[key("name")] },
         ("spec", "volumes" | "imagePullSecrets" | "resourceClaims" | "schedulingGates") => const { &[key("name")] },
         ("spec", "hostAliases") => const { &[key("ip")] },
         ("spec", "topologySpreadConstraints") => const { &[key("topologyKey"), key("whenUnsatisfiable")] },
-        (_, "ports") if in_element => const { &[key("containerPort"), Key { name: "protocol", default: Some("TCP") }] },
+        (_, "ports") if in_element => const { &[key("containerPort"), Key::or("protocol", "\"TCP\"")] },
         (_, "env") if in_element => const { &[key("name")] },
         (_, "volumeMounts") if in_element => const { &[key("mountPath")] },
         (_, "volumeDevices") if in_element => const { &[key("devicePath")] },
