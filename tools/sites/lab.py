@@ -279,11 +279,11 @@ class Site:
         """The JSON that the apiserver answers."""
         return self.ask("GET", path)
 
-    def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None, kind="application/json"):
         connection = self.connect()
         try:
             text = None if body is None else json.dumps(body)
-            connection.request(method, path, text, {"Content-Type": "application/json"} if text else {})
+            connection.request(method, path, text, {"Content-Type": kind} if text else {})
             answer = connection.getresponse()
             said = answer.read()
         except OSError as error:
@@ -321,7 +321,7 @@ class Site:
 
     def eddy_says(self, command, *args):
         """What a subcommand says, or why it fails."""
-        argv = [self.eddy_bin, command, "--endpoints", f"http://127.0.0.1:{self.client}", *args]
+        argv = [self.eddy_bin, *command.split(), "--endpoints", f"http://127.0.0.1:{self.client}", *args]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
         if done.returncode:
             raise AssertionError(f"{self.name}: eddy {command}: {done.stderr.strip()[-400:]}")

@@ -5,14 +5,14 @@ import signal
 import time
 
 import look
-import things
 from absence import Absence
 from kubelets import Resync
 from lab import NODE_GRACE, Program
+from own import Own
 from words import NS
 
 
-class Story(Absence):
+class Story(Own, Absence):
     def start(self):
         cluster = ",".join(f"{site.name}=http://127.0.0.1:{site.relay}" for site in self.sites)
         for site in self.sites:
@@ -69,6 +69,7 @@ class Story(Absence):
         self.must("a namespace", lambda: self.east.kubectl("create", "namespace", NS) and None, 30)
         account = lambda site: site.kubectl("-n", NS, "get", "serviceaccount", "default") and None
         self.must("its service account is at every site", self.everywhere(account), 60)
+        self.own_begins()
         self.check("a Deployment of 4 is created at one site", self.create(self.east, self.deployment("web", 4)))
         self.must("its pods run, as seen from every site", self.everywhere(self.runs("web", 4)), 90)
         for site in self.sites:
@@ -92,22 +93,9 @@ class Story(Absence):
         patch = self.do(self.west, "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", foreign)
         self.check("a pod is given an address that is none of its node's", patch)
         self.check("and its kubelet puts that right", self.everywhere(lambda site: [p for p in self.own_addresses(site) if p[1]]), 30)
-        self.own_resource()
-        self.must("all the same before the cut", self.same_objects, 60)
-
-    def own_resource(self):
-        """A resource of one's own, whose controller runs at each site."""
-        self.must("a resource is defined at one site", lambda: self.east.kubectl("create", "-f", "-", stdin=json.dumps(things.DEFINITION)) and None)
-        self.must("every apiserver serves it", self.everywhere(lambda site: site.get(things.LIST)["items"]), 60)
-        for site in self.sites:
-            self.controllers.append(things.Controller(site))
-            self.controllers[-1].start()
-        self.must("one is created at another", lambda: self.west.ask("POST", things.LIST, things.thing("own")) and None, 30)
-        self.must("and its controller has seen it", self.everywhere(self.own_fits), 30)
+        self.own_runs()
         self.paths = look.listable(self.east)
-
-    def own_fits(self, site):
-        return things.behind(site.get(f"{things.LIST}/own"))
+        self.must("all the same before the cut", self.same_objects, 60)
 
     def lonely(self, site):
         return [peer["name"] for peer in site.status()["peers"] if peer["connected"]]
@@ -152,16 +140,7 @@ class Story(Absence):
         for site, count in ((east, 2), (west, 3)):
             text = self.deployment("same", count, site=site, image=site.name)
             self.check(f"{site.name} creates a Deployment `same`", self.create(site, text))
-        own = lambda site, **spec: self.do(site, "patch", "things.lab.example.org", "own", "--type=merge", "-p", json.dumps({"spec": spec}))
-        self.check("east sizes the resource of its own", own(east, size=5))
-        self.check("west gives it a color", own(west, color="red"))
-        policy = self.folder / "policy.yaml"
-        policy.write_text(things.POLICY)
-        declare = lambda: north.eddy_says("declare", "--merge-policy", policy) and None
-        self.check("north declares another policy of merges", declare)
-        waits = lambda: None if north.status()["declared_rules"] else "nothing is declared"
-        self.check("which waits for the others", waits)
-        self.check("each site's controller sees what it can", self.everywhere(self.own_fits), 30)
+        self.own_apart()
         self.same_uid = east.get(f"/apis/apps/v1/namespaces/{NS}/deployments/same")["metadata"]["uid"]
         # Each site elects leaders of its own once the old ones have not renewed their leases for a while.
         for site in self.sites:
@@ -216,15 +195,7 @@ class Story(Absence):
         both = {"value": "1", "west": "3", "east": "4"}
         self.check("a config map has the keys of both", self.everywhere(lambda s: None if data(s) == both else data(s)))
 
-        def own(site):
-            spec = site.get(f"{things.LIST}/own")["spec"]
-            return None if spec == {"size": 5, "note": "a", "color": "red"} else f"{spec}"
-
-        self.check("the resource of its own has the edits of both", self.everywhere(own), 30)
-        self.check("and its controllers have seen them", self.everywhere(self.own_fits), 30)
-        rules = lambda site: {key: site.status()[key] for key in ("rules", "counters", "atomic")}
-        wanted = {"rules": 2, "counters": ["lab.example.org/v1/Thing:.spec.size:min=0"], "atomic": ["lab.example.org/v1/Thing:.status.conditions"]}
-        self.check("all merge by the new policy", self.everywhere(lambda s: None if rules(s) == wanted else f"{rules(s)}"), 30)
+        self.own_together()
         gone = self.everywhere(self.gone("configmap", "deleted"))
         self.check("what one site deleted is gone, written elsewhere or not", gone, 30)
         self.check("doomed is gone everywhere", self.everywhere(self.gone("deployment", "doomed")), 30)
@@ -270,8 +241,11 @@ class Story(Absence):
             self.check(f"cut off again, {i + 1} of 3", self.everywhere(self.lonely), 30)
             scale = self.do(site, "scale", "deployment", "web", f"--replicas={4 + i}")
             self.check(f"{site.name} scales web to {4 + i}", scale)
+            if i == 0:
+                self.own_apart_again()
             self.network.heal()
             self.check("and joined again", self.converged, 60)
+        self.own_together_again()
         self.check("web has the pods that were wanted last", self.everywhere(self.runs("web", 6)), 90)
         self.check("it is quiet: no storm", self.quiet, 60)
         self.check("no orphans", self.everywhere(look.owned_by_nobody), 60)
