@@ -150,16 +150,16 @@ class Pki:
         self._openssl("req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=sites -keyout ca.key -out ca.crt")
         names = "DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:10.96.0.1"
         usage = "extendedKeyUsage=serverAuth,clientAuth"
-        self._certificate("apiserver", "/CN=kube-apiserver", f"subjectAltName={names}\n{usage}")
+        self.certificate("apiserver", "/CN=kube-apiserver", f"subjectAltName={names}\n{usage}")
         for user, subject in self.USERS.items():
-            self._certificate(user, subject, "extendedKeyUsage=clientAuth")
+            self.certificate(user, subject, "extendedKeyUsage=clientAuth")
         self._openssl("genrsa -out sa.key 2048")
         self._openssl("rsa -in sa.key -pubout -out sa.pub")
 
     def _openssl(self, command):
         subprocess.run(["openssl"] + command.split(), cwd=self.folder, check=True, capture_output=True, timeout=60)
 
-    def _certificate(self, name, subject, extensions):
+    def certificate(self, name, subject, extensions):
         (self.folder / f"{name}.ext").write_text(extensions)
         self._openssl(f"req -newkey rsa:2048 -nodes -subj {subject} -keyout {name}.key -out {name}.csr")
         self._openssl(
@@ -211,19 +211,21 @@ class Site:
             "--node-lease-duration-seconds=20", f"--server-address=127.0.0.1:{kwok}",
         ])  # fmt: skip
         self.apiserver = None
+        # What only this site's apiserver is told.
+        self.own_flags = []
         self.resync = None
         self.eddy = None
 
     def programs(self):
         return [p for p in (self.kwok, self.scheduler, self.controllers, self.apiserver, self.eddy) if p]
 
-    def start_eddy(self, cluster):
+    def start_eddy(self, cluster, *flags):
         here = f"http://127.0.0.1:{self.client}"
         self.eddy = Program("eddy", [
             self.eddy_bin, "--name", self.name, "--data-dir", self.folder / "data",
             "--listen-client-urls", here, "--advertise-client-urls", here,
             "--listen-peer-urls", f"http://127.0.0.1:{self.peer}",
-            "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.relay}", "--initial-cluster", cluster,
+            "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.relay}", "--initial-cluster", cluster, *flags,
         ], self.folder / "eddy.log").start()  # fmt: skip
 
     def start_apiserver(self, client=None):
@@ -238,7 +240,7 @@ class Site:
             f"--service-account-signing-key-file={pki}/sa.key", "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=Node,RBAC", "--shutdown-delay-duration=0s",
             f"--default-unreachable-toleration-seconds={TOLERATION}",
-            f"--default-not-ready-toleration-seconds={TOLERATION}",
+            f"--default-not-ready-toleration-seconds={TOLERATION}", *self.own_flags,
         ], self.folder / "apiserver.log", self.name).start()  # fmt: skip
 
     def _kubeconfig(self, user):
@@ -275,18 +277,22 @@ class Site:
 
     def get(self, path):
         """The JSON that the apiserver answers."""
+        return self.ask("GET", path)
+
+    def ask(self, method, path, body=None, kind="application/json"):
         connection = self.connect()
         try:
-            connection.request("GET", path)
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {"Content-Type": kind} if text else {})
             answer = connection.getresponse()
-            body = answer.read()
+            said = answer.read()
         except OSError as error:
-            raise AssertionError(f"{self.name}: GET {path}: {error}") from error
+            raise AssertionError(f"{self.name}: {method} {path}: {error}") from error
         finally:
             connection.close()
-        if answer.status != 200:
-            raise AssertionError(f"{self.name}: GET {path}: {answer.status} {body[:200]!r}")
-        return json.loads(body)
+        if answer.status not in (200, 201):
+            raise AssertionError(f"{self.name}: {method} {path}: {answer.status} {said[:200]!r}")
+        return json.loads(said)
 
     def ready(self):
         self.kubectl("get", "--raw", "/readyz", timeout=20)
@@ -313,6 +319,13 @@ class Site:
         lines = self._eddy("/metrics").decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("eddy_merges_total"))
 
+    def eddy_says(self, command, *args):
+        """What a subcommand says, or why it fails."""
+        argv = [self.eddy_bin, *command.split(), "--endpoints", f"http://127.0.0.1:{self.client}", *args]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            raise AssertionError(f"{self.name}: eddy {command}: {done.stderr.strip()[-400:]}")
+        return done.stdout
+
     def leap(self):
-        command = [self.eddy_bin, "leap", "--endpoints", f"http://127.0.0.1:{self.client}"]
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        self.eddy_says("leap")

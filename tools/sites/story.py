@@ -8,10 +8,11 @@ import look
 from absence import Absence
 from kubelets import Resync
 from lab import NODE_GRACE, Program
+from own import Own
 from words import NS
 
 
-class Story(Absence):
+class Story(Own, Absence):
     def start(self):
         cluster = ",".join(f"{site.name}=http://127.0.0.1:{site.relay}" for site in self.sites)
         for site in self.sites:
@@ -68,6 +69,7 @@ class Story(Absence):
         self.must("a namespace", lambda: self.east.kubectl("create", "namespace", NS) and None, 30)
         account = lambda site: site.kubectl("-n", NS, "get", "serviceaccount", "default") and None
         self.must("its service account is at every site", self.everywhere(account), 60)
+        self.own_begins()
         self.check("a Deployment of 4 is created at one site", self.create(self.east, self.deployment("web", 4)))
         self.must("its pods run, as seen from every site", self.everywhere(self.runs("web", 4)), 90)
         for site in self.sites:
@@ -91,6 +93,8 @@ class Story(Absence):
         patch = self.do(self.west, "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", foreign)
         self.check("a pod is given an address that is none of its node's", patch)
         self.check("and its kubelet puts that right", self.everywhere(lambda site: [p for p in self.own_addresses(site) if p[1]]), 30)
+        self.own_runs()
+        self.paths = look.listable(self.east)
         self.must("all the same before the cut", self.same_objects, 60)
 
     def lonely(self, site):
@@ -136,6 +140,7 @@ class Story(Absence):
         for site, count in ((east, 2), (west, 3)):
             text = self.deployment("same", count, site=site, image=site.name)
             self.check(f"{site.name} creates a Deployment `same`", self.create(site, text))
+        self.own_apart()
         self.same_uid = east.get(f"/apis/apps/v1/namespaces/{NS}/deployments/same")["metadata"]["uid"]
         # Each site elects leaders of its own once the old ones have not renewed their leases for a while.
         for site in self.sites:
@@ -189,6 +194,8 @@ class Story(Absence):
         data = lambda site: site.get(f"/api/v1/namespaces/{NS}/configmaps/kept")["data"]
         both = {"value": "1", "west": "3", "east": "4"}
         self.check("a config map has the keys of both", self.everywhere(lambda s: None if data(s) == both else data(s)))
+
+        self.own_together()
         gone = self.everywhere(self.gone("configmap", "deleted"))
         self.check("what one site deleted is gone, written elsewhere or not", gone, 30)
         self.check("doomed is gone everywhere", self.everywhere(self.gone("deployment", "doomed")), 30)
@@ -234,8 +241,11 @@ class Story(Absence):
             self.check(f"cut off again, {i + 1} of 3", self.everywhere(self.lonely), 30)
             scale = self.do(site, "scale", "deployment", "web", f"--replicas={4 + i}")
             self.check(f"{site.name} scales web to {4 + i}", scale)
+            if i == 0:
+                self.own_apart_again()
             self.network.heal()
             self.check("and joined again", self.converged, 60)
+        self.own_together_again()
         self.check("web has the pods that were wanted last", self.everywhere(self.runs("web", 6)), 90)
         self.check("it is quiet: no storm", self.quiet, 60)
         self.check("no orphans", self.everywhere(look.owned_by_nobody), 60)

@@ -52,6 +52,7 @@ class Sites:
         self.network = Network()
         self.folder = folder
         self.watches = []
+        self.controllers = []
         pki = Pki(folder / "pki")
         self.sites = [Site(name, i + 1, folder, pki, eddy, peers) for i, name in enumerate(("east", "west", "north"))]
         self.east, self.west, self.north = self.sites
@@ -81,6 +82,8 @@ class Sites:
         for site in self.sites:
             if site.resync:
                 site.resync.wanted = False
+        for controller in self.controllers:
+            controller.wanted = False
         for program in [p for site in self.sites for p in site.programs()] + self.watches:
             if program.name != "eddy":
                 program.stop(signal.SIGKILL)

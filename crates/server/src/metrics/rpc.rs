@@ -107,7 +107,10 @@ const METHODS: &[(&str, &[(&str, Shape)])] = &[
         &[("Campaign", Unary), ("Proclaim", Unary), ("Leader", Unary), ("Observe", ServerStream), ("Resign", Unary)],
     ),
     ("v3lockpb.Lock", &[("Lock", Unary), ("Unlock", Unary)]),
-    ("eddy.admin.v1.Admin", &[("Status", Unary), ("Merges", Unary), ("Leap", Unary), ("Declare", Unary)]),
+    (
+        "eddy.admin.v1.Admin",
+        &[("Status", Unary), ("Merges", Unary), ("Leap", Unary), ("Declare", Unary), ("Explain", Unary)],
+    ),
 ];
 
 /// gRPC codes in the order of their numbers, by the names that Go gives them.
@@ -252,5 +255,21 @@ impl RpcMetrics {
         if known.len() < CLIENT_VERSIONS_MAX {
             known.push((version.into(), counters));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::METHODS;
+
+    #[test]
+    fn every_rpc_of_the_admin_service_is_known() {
+        let declared = include_str!("../../../../proto/eddy/admin.proto").lines().filter_map(|line| {
+            let (name, _) = line.trim().strip_prefix("rpc ")?.split_once('(')?;
+            Some(name)
+        });
+        let of_admin = METHODS.iter().filter(|(service, _)| *service == "eddy.admin.v1.Admin");
+        let known: Vec<&str> = of_admin.flat_map(|(_, rpcs)| rpcs.iter().map(|(name, _)| *name)).collect();
+        assert_eq!(known, declared.collect::<Vec<_>>());
     }
 }
