@@ -46,7 +46,7 @@ pub use replica::prepared::Prepared;
 pub use replica::query::BelowFloor;
 pub use replica::strays::Strays;
 
-pub use replica::schemas::{CustomKind, WaitsFor};
+pub use replica::definitions::{CustomKind, WaitsFor};
 pub use replica::sweep::Sweep;
 pub use replica::turn::{Effects, HOLD_MS, Input};
 pub use store::auth::AuthKey;

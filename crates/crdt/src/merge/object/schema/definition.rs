@@ -41,13 +41,18 @@ pub fn read(value: &[u8]) -> Result<Kind, Unfit> {
     let group = text(spec.get("group"))?;
     let name = text(spec.get("names").and_then(|names| names.get("kind")))?;
     let Some(Json::List(list)) = spec.get("versions") else { return Err(Unfit::Unreadable) };
+    // Definitions are stored as v1beta1: where all versions have one schema, it stands once, beside them.
+    let shared = spec.get("validation").and_then(|validation| validation.get("openAPIV3Schema"));
     let schemas: Vec<(String, &Json)> = list
         .iter()
         .filter_map(|version| {
-            let schema = version.get("schema")?.get("openAPIV3Schema")?;
-            Some((version.get("name")?.as_str()?.to_owned(), schema))
+            let own = version.get("schema").and_then(|schema| schema.get("openAPIV3Schema"));
+            Some((version.get("name")?.as_str()?.to_owned(), own.or(shared)?))
         })
         .collect();
+    if schemas.is_empty() {
+        return Err(Unfit::Unreadable);
+    }
     let mut versions: Vec<(Vec<String>, Node)> = vec![];
     for (name, schema) in &schemas {
         let mut root = Node { how: How::Plain, is_object: true, ..node(schema, 0)? };
@@ -278,6 +283,22 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_that_all_versions_share_stands_beside_them_in_what_kubernetes_stores() {
+        let set = object(r#""tags":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}}"#);
+        let stored = |versions: &str| {
+            format!(
+                r#"{{"apiVersion":"apiextensions.k8s.io/v1beta1","kind":"CustomResourceDefinition","metadata":{{"name":"t"}},"spec":{{"group":"e.com","version":"v1","names":{{"kind":"Thing","plural":"things"}},"scope":"Cluster","validation":{{"openAPIV3Schema":{set}}},"versions":[{versions}]}}}}"#
+            )
+        };
+        let one = r#"{"name":"v1","served":true,"storage":true}"#;
+        let both = format!(r#"{one},{{"name":"v2","served":true,"storage":false}}"#);
+        let of = |versions: &str| read(stored(versions).as_bytes()).unwrap();
+        assert_eq!(of(one), read(definition(&[("v1", &set)]).as_bytes()).unwrap());
+        assert_eq!(of(one).versions[0].1.fields["tags"].how, How::Set);
+        assert_eq!(of(&both), read(definition(&[("v1", &set), ("v2", &set)]).as_bytes()).unwrap());
+    }
+
+    #[test]
     fn what_versions_do_not_share_is_strange_to_each_other() {
         let one = object(
             r#""size":{"type":"integer"},"list":{"type":"array","items":{"type":"string"}},"same":{"type":"object","properties":{"a":{"type":"string"}}}"#,
@@ -303,6 +324,7 @@ mod tests {
         ] {
             assert_eq!(read(text.as_bytes()), Err(Unfit::Unreadable), "{text}");
         }
+        assert_eq!(read(definition(&[]).as_bytes()), Err(Unfit::Unreadable), "it has no schema");
         // JSON itself is not read any deeper.
         let deep = (0..42).fold(r#"{"type":"string"}"#.to_owned(), |inner, _| object(&format!(r#""a":{inner}"#)));
         assert_eq!(read(definition(&[("v1", &deep)]).as_bytes()), Err(Unfit::TooDeep));

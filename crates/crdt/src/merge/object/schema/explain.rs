@@ -1,11 +1,15 @@
 //! How each field of a kind merges, for people.
 
+use crate::command::counter::CounterRule;
 use crate::merge::object::path::{Path, Step};
 use crate::merge::rules::Rules;
 
 use super::catalogue::{Base, Field, Many, Stays, TypeId, catalogue};
 use super::custom::{How, Node};
 use super::{Resolution, Schema, Shape};
+
+/// How what is one value merges.
+const ONE_VALUE: &str = "one value; the last edit stays";
 
 /// A field of a kind, and how concurrent edits of it merge.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +52,7 @@ pub fn explain_custom(wanted: &str, rules: &Rules) -> Vec<(String, Vec<Explained
                 if kind.name.eq_ignore_ascii_case(wanted) || name.eq_ignore_ascii_case(wanted) {
                     let mut explained = vec![];
                     explain_node(root, &mut Path::default(), &mut explained);
+                    explain_policy(&format!("{}/{version}", kind.group), &kind.name, rules, &mut explained);
                     found.push((name, explained));
                 }
             }
@@ -56,10 +61,31 @@ pub fn explain_custom(wanted: &str, rules: &Rules) -> Vec<(String, Vec<Explained
     found
 }
 
+/// What the policy says of a custom resource comes last, and instead of what its schema says.
+fn explain_policy(api_version: &str, kind: &str, rules: &Rules, explained: &mut Vec<Explained>) {
+    let is_of = |counter: &&CounterRule| counter.api_version == api_version && counter.kind == kind;
+    let counters = rules.counters.iter().filter(is_of).map(|counter| (&counter.path, adds_up(counter.minimum)));
+    let atomic = rules.atomic_of(api_version, kind).iter().map(|one| (&one.path, ONE_VALUE.to_owned()));
+    for (path, how) in counters.chain(atomic) {
+        let lies_in = |place: &str| {
+            place.strip_prefix(&**path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        explained.retain(|known| !lies_in(&known.path));
+        explained.push(Explained { path: path.clone(), how });
+    }
+}
+
+fn adds_up(minimum: Option<i64>) -> String {
+    match minimum {
+        None => "what is added to it adds up".to_owned(),
+        Some(minimum) => format!("what is added to it adds up, and never below {minimum}"),
+    }
+}
+
 fn explain_node(node: &Node, path: &mut Path, explained: &mut Vec<Explained>) {
     let how = match &node.how {
         How::Plain => None,
-        How::Atomic => Some("one value; the last edit stays".to_owned()),
+        How::Atomic => Some(ONE_VALUE.to_owned()),
         How::Struct => Some("field by field; gone where one side removes it".to_owned()),
         How::Set => Some("a set".to_owned()),
         How::Keyed(keys) => {
@@ -121,19 +147,16 @@ impl Walk<'_> {
             (Resolution::FirstWriter, ..) => "one value; the first to set it stays".to_owned(),
             (Resolution::Earliest | Resolution::Bits, ..) => "comes with others".to_owned(),
             (Resolution::LeaderElection, ..) => "one value; the claim that one etcd would have let stand".to_owned(),
-            (Resolution::Counter { minimum: None }, ..) => "what is added to it adds up".to_owned(),
-            (Resolution::Counter { minimum: Some(minimum) }, ..) => {
-                format!("what is added to it adds up, and never below {minimum}")
-            }
+            (Resolution::Counter { minimum }, ..) => adds_up(minimum),
             (_, Shape::Keyed(keys), _) => {
                 let keys: Vec<&str> = keys.iter().map(|key| &*key.name).collect();
                 format!("elements by {}", keys.join(" and "))
             }
             (_, Shape::Set, _) => "a set".to_owned(),
-            (_, Shape::Atomic, _) => "one value; the last edit stays".to_owned(),
+            (_, Shape::Atomic, _) => ONE_VALUE.to_owned(),
             (_, Shape::Optional, _) => "field by field; gone where one side removes it".to_owned(),
             (_, Shape::Plain, Many::Map) => "by key".to_owned(),
-            (_, Shape::Plain, Many::List) => "one value; the last edit stays".to_owned(),
+            (_, Shape::Plain, Many::List) => ONE_VALUE.to_owned(),
             (_, Shape::Plain, _) if field.form.base == Base::Fields => "path by path".to_owned(),
             (_, Shape::Plain, _) if inner.is_some() => "field by field".to_owned(),
             (_, Shape::Plain, _) => "the last edit stays".to_owned(),
@@ -172,7 +195,7 @@ impl Walk<'_> {
     fn under(&mut self, step: Step, inner: TypeId) {
         self.path.push(step);
         if self.schema.shape(&self.path) == Shape::Atomic {
-            let (path, how) = (self.path.to_string(), "one value; the last edit stays".to_owned());
+            let (path, how) = (self.path.to_string(), ONE_VALUE.to_owned());
             self.explained.push(Explained { path, how });
         } else {
             self.fields(inner);
@@ -185,6 +208,9 @@ impl Walk<'_> {
 mod tests {
     use crate::command::counter::AtomicRule;
 
+    use std::sync::Arc;
+
+    use super::super::custom::{Customs, Kind};
     use super::*;
 
     fn how(kind: (&str, &str), path: &str) -> String {
@@ -225,5 +251,31 @@ mod tests {
         assert_eq!((template.len(), template[0].how.as_str()), (1, "one value; the last edit stays"));
         assert_eq!(kinds("deployment").len(), 4);
         assert_eq!(kinds("apps/v1/Deployment"), [("apps/v1", "Deployment")]);
+    }
+    #[test]
+    fn the_policy_of_a_custom_kind_stands_behind_its_schema_and_above_it() {
+        let set = Node { how: How::Set, ..Node::default() };
+        let spec = Node { how: How::Struct, fields: [("tags".to_owned(), set)].into(), ..Node::default() };
+        let root = Node { fields: [("spec".to_owned(), spec)].into(), ..Node::default() };
+        let versions = vec![(vec!["v1".to_owned()], root)];
+        let kind = Kind { group: "e.com".to_owned(), name: "Thing".to_owned(), versions };
+        let counter = |kind: &str| CounterRule {
+            api_version: "e.com/v1".to_owned(),
+            kind: kind.to_owned(),
+            path: ".spec.size".to_owned(),
+            minimum: Some(0),
+        };
+        let counters = vec![counter("Other"), counter("Thing")];
+        let tags =
+            AtomicRule { api_version: "e.com/v1".to_owned(), kind: "Thing".to_owned(), path: ".spec.tags".to_owned() };
+        let rules = Rules { custom: Customs::new([Arc::new(kind)]), counters, atomic: vec![tags], ..Rules::default() };
+        let explained = explain_custom("thing", &rules).remove(0).1;
+        let told: Vec<_> = explained.iter().map(|one| (one.path.as_str(), one.how.as_str())).collect();
+        let expected = [
+            (".spec", "field by field; gone where one side removes it"),
+            (".spec.size", "what is added to it adds up, and never below 0"),
+            (".spec.tags", ONE_VALUE),
+        ];
+        assert_eq!(told, expected);
     }
 }
