@@ -2,6 +2,7 @@
 //! real etcd on what was restored. `tools/peers/build etcd` makes these programs.
 
 mod load;
+mod replicas;
 mod restore;
 #[path = "../support/mod.rs"]
 mod support;
