@@ -7,6 +7,7 @@ mod restore;
 #[path = "../support/mod.rs"]
 mod support;
 mod tools;
+mod users;
 
 use std::path::Path;
 
