@@ -79,7 +79,10 @@ impl Remote {
                 Err(reason) => failed.push(format!("{url}: {reason}")),
             }
         }
-        Err(MoveError::Unreachable(failed.join("; ")))
+        // A server that refuses a certificate ends the connection, and seldom says why.
+        let is_tls = self.urls.iter().any(|url| url.scheme().is_tls());
+        let hint = if is_tls { " (over TLS: were the right certificates given?)" } else { "" };
+        Err(MoveError::Unreachable(failed.join("; ") + hint))
     }
 }
 

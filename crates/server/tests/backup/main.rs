@@ -2,10 +2,12 @@
 //! real etcd on what was restored. `tools/peers/build etcd` makes these programs.
 
 mod load;
+mod replicas;
 mod restore;
 #[path = "../support/mod.rs"]
 mod support;
 mod tools;
+mod users;
 
 use std::path::Path;
 

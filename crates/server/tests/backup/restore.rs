@@ -1,17 +1,16 @@
 //! `eddy restore`: from what etcd wrote, and from what eddy wrote.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use super::support::{self, Server};
+use super::support::Server;
 use super::tools::Tools;
 use super::{eddy, load};
 
 /// `eddy restore`; what it said.
-fn restore(file: &Path, data_dir: &Path, more: &[&str]) -> Result<String> {
+pub(super) fn restore(file: &Path, data_dir: &Path, more: &[&str]) -> Result<String> {
     let output = Command::new(eddy())
         .arg("restore")
         .arg(file)
@@ -94,118 +93,6 @@ async fn eddy_serves_what_eddy_held_and_never_counts_again() -> Result<()> {
     let restored = Server::start(&eddy(), &data_dir, &[]).await?;
     ensure!(load::revision(&restored).await? > far);
     ensure!(restore(&file, &folder.path().join("e"), &["--bump-revision", "5"]).is_err());
-    Ok(())
-}
-
-/// Three members of a cluster.
-struct Three {
-    list: String,
-    ports: Vec<[u16; 2]>,
-    folder: PathBuf,
-}
-
-impl Three {
-    fn new(folder: &Path) -> Result<Self> {
-        let ports = (0..3).map(|_| support::free_ports()).collect::<Result<Vec<_>>>()?;
-        let one = |(n, ports): (usize, &[u16; 2])| format!("m{n}=http://127.0.0.1:{}", ports[1]);
-        let list = ports.iter().enumerate().map(one).collect::<Vec<_>>().join(",");
-        Ok(Self { list, ports, folder: folder.to_owned() })
-    }
-
-    fn data_dir(&self, n: usize) -> PathBuf {
-        self.folder.join(format!("m{n}"))
-    }
-
-    fn restore(&self, n: usize, file: &Path) -> Result<String> {
-        let (name, url) = (format!("m{n}"), format!("http://127.0.0.1:{}", self.ports[n][1]));
-        let flags = ["--name", &name, "--initial-cluster", &self.list, "--initial-advertise-peer-urls", &url];
-        restore(file, &self.data_dir(n), &flags)
-    }
-
-    fn spawn(&self, n: usize, state: &str) -> Result<Server> {
-        let name = format!("m{n}");
-        let flags = ["--name", &name, "--initial-cluster", &self.list, "--initial-cluster-state", state];
-        Server::spawn_on(&eddy(), &self.data_dir(n), self.ports[n], &flags)
-    }
-}
-
-/// Waits until a key has that value.
-async fn arrives(server: &Server, key: &'static str, value: &str) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        if load::get(server, key).await.is_ok_and(|kv| kv.value == value) {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("{key} does not become {value}:\n{}", server.log_tail());
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// All members from one backup, or one of them and the others from it; a backup of another moment is another cluster; and
-/// none is restored beside a cluster that runs.
-#[tokio::test]
-async fn a_cluster_is_restored_from_one_backup() -> Result<()> {
-    let (tools, folder) = (Tools::find()?, tempfile::tempdir()?);
-    let first = Server::start(&eddy(), &folder.path().join("first"), &[]).await?;
-    load::history(&first).await?;
-    let (file, later) = (folder.path().join("a.db"), folder.path().join("b.db"));
-    tools.save(&first, &file)?;
-    let before = load::all(&first, 0).await?;
-    let leases = load::leases(&first).await?;
-    load::put(&first, "later", "x").await?;
-    tools.save(&first, &later)?;
-    let three = Three::new(folder.path())?;
-    let said = [three.restore(0, &file)?, three.restore(1, &file)?];
-    ensure!(said[0].contains("--initial-cluster-state existing"), "{}", said[0]);
-    let mut members = vec![three.spawn(0, "new")?, three.spawn(1, "new")?];
-    for member in &mut members {
-        member.ready().await?;
-        ensure!(load::all(member, 0).await? == before && load::leases(member).await? == leases);
-    }
-    load::put(&members[0], "a", "from 0").await?;
-    load::put(&members[1], "b", "from 1").await?;
-    arrives(&members[1], "a", "from 0").await?;
-    arrives(&members[0], "b", "from 1").await?;
-    // The cluster runs: a member of it begins anew from the others.
-    let refused = three.restore(2, &file).err().context("restored beside a running cluster")?.to_string();
-    ensure!(refused.contains("the cluster is running"), "{refused}");
-    members.push(three.spawn(2, "existing")?);
-    members[2].ready().await?;
-    arrives(&members[2], "b", "from 1").await?;
-    let keys =
-        |kvs: Vec<eddy_proto::mvccpb::KeyValue>| kvs.into_iter().map(|kv| (kv.key, kv.value)).collect::<Vec<_>>();
-    ensure!(keys(load::all(&members[0], 0).await?) == keys(load::all(&members[2], 0).await?));
-    // All of its keys are stamped anew, at one revision.
-    let (file, sub) = (folder.path().join("joined.db"), folder.path().join("joined"));
-    tools.save(&members[2], &file)?;
-    std::fs::create_dir(&sub)?;
-    let etcd = super::etcd_from(&tools, &file, &sub, None).await?;
-    ensure!(
-        load::all(&members[2], 0).await? == load::all(&etcd, 0).await?,
-        "etcd has other keys than the one that joined"
-    );
-    for member in &members {
-        let alarms = load::alarms(member).await?;
-        ensure!(alarms.is_empty(), "{alarms:?}:\n{}", member.log_tail());
-    }
-    // One that is restored from another moment is a stranger to them, and changes nothing there.
-    members[2].kill()?;
-    std::fs::remove_dir_all(three.data_dir(2))?;
-    let moved = Three { list: three.list.clone(), ports: three.ports.clone(), folder: folder.path().join("moved") };
-    std::fs::create_dir(&moved.folder)?;
-    drop(members);
-    moved.restore(2, &later)?;
-    let mut members = vec![moved.spawn(2, "new")?, three.spawn(0, "new")?];
-    for member in &mut members {
-        member.ready().await?;
-    }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    ensure!(load::get(&members[0], "later").await.is_ok() && load::get(&members[0], "a").await.is_err());
-    ensure!(load::get(&members[1], "later").await.is_err() && load::get(&members[1], "a").await.is_ok());
-    let is_told = |member: &Server| member.log().contains("the peer belongs to cluster");
-    ensure!(members.iter().any(is_told), "{}", members[0].log_tail());
     Ok(())
 }
 

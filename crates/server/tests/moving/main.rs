@@ -6,6 +6,7 @@ mod import;
 #[allow(dead_code, reason = "another test uses the rest")]
 mod load;
 mod mover;
+mod secure;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../backup/tools.rs"]

@@ -1,0 +1,138 @@
+"""eddy and a real etcd, commands that are timed, and what a script prints."""
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+QUOTA = str(32 << 30)
+
+
+def rss_mb(pid, field="VmRSS"):
+    return int(re.search(rf"{field}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+
+
+class Timed:
+    """A command that has ended: how long it took, and the most memory that it held."""
+
+    def __init__(self, argv):
+        begin = time.monotonic()
+        self.mb = self.own_mb = 0.0
+        with tempfile.TemporaryFile() as out:
+            child = subprocess.Popen([str(word) for word in argv], stdout=out, stderr=subprocess.STDOUT)
+            # Not `ru_maxrss`, which begins at what this process holds.
+            while child.poll() is None:
+                self.look(child.pid)
+                time.sleep(0.005)
+            out.seek(0)
+            self.said = out.read().decode(errors="replace")
+        self.seconds = time.monotonic() - begin
+        if child.returncode:
+            raise AssertionError(f"{argv[0]} {argv[1]}: {self.said[-800:]}")
+
+    def look(self, pid):
+        try:
+            self.mb, self.own_mb = rss_mb(pid, "VmHWM"), max(self.own_mb, rss_mb(pid, "RssAnon"))
+        except (OSError, TypeError):
+            pass  # It has just ended.
+
+    def __str__(self):
+        return f"{self.seconds:.1f} s, {self.mb:,.0f} MB at most ({self.own_mb:,.0f} MB of its own)"
+
+
+class Server:
+    """eddy or etcd on a data dir."""
+
+    def __init__(self, name, binary, data):
+        self.name, self.binary, self.data = name, binary, data
+
+    def start(self):
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0)), other.bind(("127.0.0.1", 0))
+            client, peer = (f"http://127.0.0.1:{s.getsockname()[1]}" for s in (one, other))
+        self.url, begin = client, time.monotonic()
+        argv = [
+            self.binary, "--data-dir", self.data, "--listen-client-urls", client, "--advertise-client-urls", client,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+            "--quota-backend-bytes", QUOTA, "--log-level", "error",
+        ]  # fmt: skip
+        self.log = open(f"{self.data}.log", "a")
+        self.child = subprocess.Popen([str(word) for word in argv], stdout=self.log, stderr=self.log)
+        while True:
+            try:
+                with urllib.request.urlopen(f"{client}/health", timeout=5) as answer:
+                    if b'"true"' in answer.read():
+                        break
+            except (urllib.error.URLError, OSError):
+                pass
+            if self.child.poll() is not None or time.monotonic() - begin > 300:
+                raise AssertionError(f"{self.name} does not start: {Path(self.log.name).read_text()[-2000:]}")
+            time.sleep(0.02)
+        self.start_seconds = time.monotonic() - begin
+        return self
+
+    def stop(self):
+        self.child.send_signal(signal.SIGTERM)
+        self.child.wait(120)
+        self.log.close()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def call(self, path, body):
+        request = urllib.request.Request(f"{self.url}/v3/{path}", data=json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.read()
+
+    def keys(self):
+        """A hash over all keys with all their numbers, and how many there are."""
+        total, count, start = hashlib.sha256(), 0, "AA=="
+        while True:
+            answer = json.loads(self.call("kv/range", {"key": start, "range_end": "AA==", "limit": 10000}))
+            kvs = answer.get("kvs", [])
+            for kv in kvs:
+                total.update(json.dumps(kv, sort_keys=True).encode())
+            count += len(kvs)
+            if not answer.get("more"):
+                return total.hexdigest(), count
+            start = behind(kvs[-1]["key"])
+
+
+def behind(last):
+    """The key behind one, both in base64."""
+    return base64.b64encode(base64.b64decode(last) + b"\0").decode()
+
+
+def arguments(text):
+    """A parser with what all scripts take."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("eddy", type=Path)
+    home = os.environ.get("XDG_CACHE_HOME") or f"{Path.home()}/.cache"
+    parser.add_argument("--peers", default=os.environ.get("EDDY_PEERS") or f"{home}/eddy/peers", help="where tools/peers/build put the programs")
+    parser.add_argument("--dir", help="where data dirs go (default: the temporary directory)")
+    return parser
+
+
+def puts(peers, server, total, *more, rate=0, clients=8, keys=10_000):
+    """Puts of 256 bytes by etcd's load generator: how many per second, p50 and p99 in milliseconds."""
+    said = Timed([
+        peers / "benchmark", f"--endpoints={server.url}", f"--conns={clients}", f"--clients={clients}", *more, "put", "--key-size=32",
+        f"--rate={rate}", f"--total={total}", f"--key-space-size={keys}", "--val-size=256",
+    ]).said  # fmt: skip
+    if "Error distribution" in said:
+        raise AssertionError(said[-800:])
+    done = float(re.search(r"Requests/sec:\s+([\d.]+)", said)[1])
+    return done, *(float(re.search(rf"{q}% in ([\d.]+) secs", said)[1]) * 1000 for q in ("50", "99"))
