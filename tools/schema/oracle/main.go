@@ -142,7 +142,12 @@ func stored(path string) []fixture {
 			continue
 		}
 		kinds[object.GetObjectKind().GroupVersionKind().String()]++
-		raw, text := encode(object, runtime.ContentTypeProtobuf), encode(object, runtime.ContentTypeJSON)
+		// Protobuf cannot tell an empty list from none.
+		raw := encode(object, runtime.ContentTypeProtobuf)
+		if object, err = decode(raw); err != nil {
+			fatal(fmt.Errorf("%s: %w", kv.Key, err))
+		}
+		text := encode(object, runtime.ContentTypeJSON)
 		all = append(all, fixture{name: string(kv.Key), json: text, raw: raw, object: object})
 	}
 	fmt.Printf("%d of %d objects, of %d kinds\n", len(all), len(answer.Kvs), len(kinds))
