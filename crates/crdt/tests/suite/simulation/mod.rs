@@ -87,7 +87,7 @@ fn half(which: u64) {
 }
 
 /// How many schedules of few keys a plain `cargo test` runs; `EDDY_SIM_HOT` says otherwise.
-const HOT_SCHEDULES: u64 = 3_000;
+const HOT_SCHEDULES: u64 = 2_000;
 
 #[test]
 fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
@@ -95,7 +95,7 @@ fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
 }
 
 /// How many schedules of absences a plain `cargo test` runs; `EDDY_SIM_ABSENCES` says otherwise.
-const ABSENCES: u64 = 3_000;
+const ABSENCES: u64 = 2_000;
 
 /// What these must have met.
 const MET_IN_ABSENCES: [&str; 5] = [
@@ -146,7 +146,7 @@ fn whenever_rules_move_up_all_become_equal() {
 }
 
 /// How many schedules of many lost disks a plain `cargo test` runs; `EDDY_SIM_LOSSY` says otherwise.
-const LOSSY_SCHEDULES: u64 = 3_000;
+const LOSSY_SCHEDULES: u64 = 2_000;
 
 #[test]
 fn however_many_disks_are_lost_births_are_forgotten_and_nothing_else_is() {
