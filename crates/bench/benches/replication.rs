@@ -16,6 +16,10 @@ use eddy_crdt::{
     Live, Now, Origin, PutLease, PutOp, PutValue, Replica, ReplicaId, Revision, Stamp, Statement, VersionVector,
 };
 
+/// The binary's allocator: a third of a merge is taking and giving back memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const NOW: Now = Now { wall_ms: 1_700_000_000_000, mono_ms: 0 };
 /// Entries between two acknowledgements, about what a busy replica has.
 const GROUP: u64 = 500;
