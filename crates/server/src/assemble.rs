@@ -84,7 +84,7 @@ pub fn start_node(
     node.look(|replica| {
         let cluster = replica.rules().current();
         if let Some(flags) = config.asks_for_other_rules(cluster) {
-            tracing::warn!(
+            tracing::error!(
                 %cluster,
                 flags = %flags,
                 "the cluster has other declarations about merges than the flags give: the flags do not count"
