@@ -96,12 +96,12 @@ func (r *Return) key(side string, n, keys int) string {
 	return fmt.Sprintf("round%d/%s/%06d", r.round, side, n)
 }
 
-// change writes the keys of a side so many times, with values that no compressor can do anything with.
-func (r *Return) change(at *Replica, side string, keys, times int) error {
+// change writes the keys of a side so many times, with values that no compressor can do anything with; other ones before the cut.
+func (r *Return) change(at *Replica, side string, keys, times int, when string) error {
 	month := &Month{lab: r.lab}
 	return r.lab.drive(at, keys*times, func(ctx context.Context, etcd *clientv3.Client, n int) error {
 		key := r.key(side, n%keys, keys)
-		_, err := etcd.Put(ctx, key, month.text(at.name+fmt.Sprint(r.round), key, n, r.value))
+		_, err := etcd.Put(ctx, key, month.text(at.name+when+fmt.Sprint(r.round), key, n, r.value))
 		return err
 	})
 }
@@ -112,7 +112,7 @@ func (r *Return) play1(keys, times int) error {
 	r.round++
 	home := r.healthy[0]
 	for _, side := range []string{"home", "away"} {
-		if err := r.change(home, side, keys, 1); err != nil {
+		if err := r.change(home, side, keys, 1, "before"); err != nil {
 			return err
 		}
 	}
@@ -127,8 +127,8 @@ func (r *Return) play1(keys, times int) error {
 	}
 	failures := make(chan error, 2)
 	var sides sync.WaitGroup
-	sides.Go(func() { failures <- r.change(home, "home", keys, times) })
-	sides.Go(func() { failures <- r.change(r.away, "away", keys, times) })
+	sides.Go(func() { failures <- r.change(home, "home", keys, times, "apart") })
+	sides.Go(func() { failures <- r.change(r.away, "away", keys, times, "apart") })
 	sides.Wait()
 	close(failures)
 	for err := range failures {
