@@ -260,13 +260,19 @@ func codec(fixtures []fixture) (failed int) {
 			report.fail("%s, from %s: its JSON cannot be read: %v", fixture.name, from, err)
 		case !equality.Semantic.DeepEqual(object, fixture.object):
 			report.fail("%s, from %s: its JSON is another object: %s", fixture.name, from, difference(encode(object, runtime.ContentTypeProtobuf), fixture.raw))
-		case !bytes.Equal(answer[1], fixture.raw):
+		case !bytes.Equal(answer[1], fixture.raw) && !(*objects != "" && isSame(answer[1], fixture.object)):
 			report.fail("%s, from %s: its protobuf has other bytes: %s", fixture.name, from, difference(answer[1], fixture.raw))
 		default:
 			report.passed++
 		}
 	}
 	return report.print()
+}
+
+// isSame tells whether raw is that object. A real store has empty bytes where eddy writes none.
+func isSame(raw []byte, object runtime.Object) bool {
+	read, err := decode(raw)
+	return err == nil && equality.Semantic.DeepEqual(read, object)
 }
 
 func difference(got, want []byte) string {
