@@ -22,11 +22,14 @@ impl Session {
         // One of the two is enough.
         let ours_to_tell = replica.identity().replica < peer.member;
         compare.waits = false;
-        if !ours_to_tell || durable != theirs || replica.vector() != durable {
+        // One side may name births that the other has forgotten: the same entries all the same.
+        let is_same = durable == theirs || (durable.covers(theirs) && theirs.covers(durable));
+        if !ours_to_tell || !is_same || replica.vector() != durable {
             return;
         }
         let at = fingerprint(durable);
-        if compare.sent_at == Some(at) {
+        // Whoever has not forgotten them yet does not answer, and is told again.
+        if compare.sent_at == Some(at) && compare.equality != Equality::Unknown {
             return;
         }
         if !due {
