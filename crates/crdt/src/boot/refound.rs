@@ -224,7 +224,7 @@ impl Refounder {
     }
 
     /// Ends, and goes on at the revision that the keys were taken at, as if they had been written here. All before it counts
-    /// as compacted. Only right for a founder alone, and while whoever had these keys counts on nowhere else.
+    /// as compacted. Only right for a founder alone, and while no other replica goes on counting from these keys.
     ///
     /// # Errors
     /// When that revision is one of another member.

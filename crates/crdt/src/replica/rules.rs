@@ -6,7 +6,7 @@
 //! number that were made apart from it are known as well, and the last writer has won. A declaration waits for the one
 //! before it. So versions that are still to come lie at most one number below what is in use.
 //!
-//! Rules are forgotten by deleting their key. Whoever deletes it knows all that was merged by them. At each replica the delete
+//! Rules are forgotten by deleting their key. The member that deletes it has all entries that were merged by them. At each replica the delete
 //! settles only when all of that is settled there; until then the key's window holds them.
 
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ impl Replica {
             let SystemKey::Rules(number) = SystemKey::decode(key)? else { return None };
             // Of two that were declared apart the last writer's counted, in whatever order they came here.
             let puts = open.window.versions().iter().filter_map(|version| Some((version, version.value()?)));
-            let last = puts.max_by_key(|(version, _)| (version.stamp, version.dot)).map(|(_, value)| value);
+            let last = puts.max_by_key(|(version, _)| version.order()).map(|(_, value)| value);
             Some((number, last.or_else(|| open.window.base().map(|base| &base.value))?))
         })
     }

@@ -156,4 +156,20 @@ impl Access {
         };
         Ok(AdminClient::with_interceptor(channel, ShowsToken(token)))
     }
+
+    /// The first endpoint that answers, and its admin service.
+    ///
+    /// # Errors
+    /// Why the last one did not, when none does.
+    pub(super) async fn any_admin(&self) -> anyhow::Result<(Url, Admin)> {
+        let dialer = self.dialer()?;
+        let mut last = None;
+        for url in self.urls()? {
+            match self.admin(&dialer, &url).await {
+                Ok(admin) => return Ok((url, admin)),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| anyhow::anyhow!("no endpoint was given")))
+    }
 }

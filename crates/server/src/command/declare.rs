@@ -38,20 +38,9 @@ impl DeclareArgs {
 /// Declares them at the first endpoint that answers. They are in use once every member has them.
 pub(super) async fn run(args: &DeclareArgs) -> anyhow::Result<ExitCode> {
     let request = args.request()?;
-    let dialer = args.access.dialer()?;
-    let mut last = None;
-    for url in args.access.urls()? {
-        let mut admin = match args.access.admin(&dialer, &url).await {
-            Ok(admin) => admin,
-            Err(error) => {
-                last = Some(error);
-                continue;
-            }
-        };
-        let answer = admin.declare(request.clone()).await.map_err(|status| anyhow::anyhow!("{}", status.message()));
-        let rules = answer.with_context(|| url.to_string())?.into_inner().rules;
-        say(&format!("{url}: rules {rules}, in use once every member has them: see eddy status\n"))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    Err(last.unwrap_or_else(|| anyhow::anyhow!("no endpoint was given")))
+    let (url, mut admin) = args.access.any_admin().await?;
+    let answer = admin.declare(request).await.map_err(|status| anyhow::anyhow!("{}", status.message()));
+    let rules = answer.with_context(|| url.to_string())?.into_inner().rules;
+    say(&format!("{url}: rules {rules}, in use once every member has them: see eddy status\n"))?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -72,28 +72,17 @@ pub(super) async fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 
 /// Asks the first endpoint that answers how a custom resource merges.
 async fn custom(args: &MergeArgs) -> anyhow::Result<ExitCode> {
-    let dialer = args.access.dialer()?;
-    let mut last = None;
-    for url in args.access.urls()? {
-        let mut admin = match args.access.admin(&dialer, &url).await {
-            Ok(admin) => admin,
-            Err(error) => {
-                last = Some(error);
-                continue;
-            }
-        };
-        let request = ExplainRequest { kind: args.kind.clone() };
-        let answer = admin.explain(request).await.map_err(|status| anyhow!("{}", status.message()));
-        let kinds = answer.with_context(|| url.to_string())?.into_inner().kinds;
-        ensure!(
-            !kinds.is_empty(),
-            "{} is no built-in kind, and at {url} no schema of one is in use: it merges by the names of its fields",
-            args.kind
-        );
-        kinds.iter().try_for_each(|kind| say(&explained(kind)))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    Err(last.unwrap_or_else(|| anyhow!("no endpoint was given")))
+    let (url, mut admin) = args.access.any_admin().await?;
+    let request = ExplainRequest { kind: args.kind.clone() };
+    let answer = admin.explain(request).await.map_err(|status| anyhow!("{}", status.message()));
+    let kinds = answer.with_context(|| url.to_string())?.into_inner().kinds;
+    ensure!(
+        !kinds.is_empty(),
+        "{} is no built-in kind, and at {url} no schema of one is in use: it merges by the names of its fields",
+        args.kind
+    );
+    kinds.iter().try_for_each(|kind| say(&explained(kind)))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn explained(kind: &ExplainedKind) -> String {

@@ -35,10 +35,7 @@ impl Divided {
 }
 
 fn as_map(value: &Json) -> Option<&Map> {
-    match value {
-        Json::Map(map) if !map.is_empty() => Some(map),
-        _ => None,
-    }
+    value.as_map().filter(|map| !map.is_empty())
 }
 
 fn divide<'a>(maps: &[&Map], schema: &Schema<'a>, path: &mut Path, spot: Spot<'a>) -> (Map, Vec<Map>) {

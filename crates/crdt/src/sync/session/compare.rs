@@ -28,7 +28,7 @@ impl Session {
             return;
         }
         let at = fingerprint(durable);
-        // Whoever has not forgotten them yet does not answer, and is told again.
+        // A peer that has not forgotten those births yet does not answer. It is told again.
         if compare.sent_at == Some(at) && compare.equality != Equality::Unknown {
             return;
         }

@@ -77,11 +77,7 @@ fn text<'a>(schema: &'a Json, field: &str) -> &'a str {
 }
 
 fn properties(schema: &Json) -> impl Iterator<Item = (&String, &Json)> {
-    let properties = match schema.get("properties") {
-        Some(Json::Map(properties)) => Some(properties),
-        _ => None,
-    };
-    properties.into_iter().flatten()
+    schema.get("properties").and_then(Json::as_map).into_iter().flatten()
 }
 
 /// The schema of what lies under other keys of a map.
@@ -130,7 +126,7 @@ fn node(schema: &Json, depth: usize) -> Result<Node, Unfit> {
     let mut fields = vec![];
     for (name, field) in properties(schema) {
         let mut inner = node(field, depth + 1)?;
-        // A condition is right as a whole only, whoever it is about.
+        // The fields of a condition belong together, so it comes whole from one side.
         if name == "conditions"
             && matches!(&inner.how, How::Keyed(keys) if matches!(&keys[..], [key] if key.name == "type"))
         {
