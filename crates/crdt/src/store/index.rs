@@ -246,7 +246,8 @@ impl Index {
         }
         if versions.is_empty() {
             self.keys.remove(key);
-        } else if versions.spilled() && versions.len() == 1 {
+        } else if versions.spilled() && (versions.len() == 1 || versions.len() <= versions.capacity() / 4) {
+            // What a burst of writes to the key took is given back.
             versions.shrink_to_fit();
         }
     }
@@ -315,6 +316,16 @@ mod tests {
         let (mut index, key) = index(&[(2, Some("a")), (3, Some("b")), (5, Some("c"))]);
         assert_eq!(compact(&mut index, &key, 4), [2]);
         assert!(index.get(&key, Revision::new(4)).is_some());
+    }
+
+    #[test]
+    fn a_compaction_gives_back_what_many_versions_took() {
+        let versions: Vec<_> = (2..1002).map(|revision| (revision, Some("a"))).collect();
+        let (mut index, key) = index(&versions);
+        compact(&mut index, &key, 998);
+        let kept = &index.keys[&key];
+        assert_eq!(kept.len(), 4);
+        assert!(kept.capacity() < 16, "{}", kept.capacity());
     }
 
     #[test]

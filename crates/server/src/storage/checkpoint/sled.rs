@@ -29,8 +29,12 @@ const SEGMENT: usize = 1 << 20;
 const CACHE_BYTES: u64 = 8 << 20;
 
 /// After so many bytes were read, sled is closed and opened again. Its cache counts accesses in blocks of 64 per part
-/// before it evicts anything. So it would hold on to everything that is read once.
+/// before it evicts anything. So it would hold on to everything that is touched once, up to 200 MB.
 const READ_REOPEN: usize = 12 << 20;
+
+/// The same after so many bytes were written, but at least a part of all that was: opening takes the longer the more is there.
+const WRITE_REOPEN: usize = 16 << 20;
+const WRITE_REOPEN_PART: usize = 32;
 
 /// How often a new database is opened and read until its files stay as they are. Two or three times are enough.
 const SETTLE_MAX: usize = 10;
@@ -42,7 +46,7 @@ pub struct SledTrees;
 impl Trees for SledTrees {
     fn create(&self, path: &Path) -> Result<Box<dyn Draft>, StorageError> {
         dir::remove_tree(path)?;
-        Ok(Box::new(SledDraft { db: Some(open(path)?), path: path.to_owned() }))
+        Ok(Box::new(SledDraft { db: Some(open(path)?), written: 0, fresh: 0, path: path.to_owned() }))
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn Tree>, StorageError> {
@@ -108,8 +112,11 @@ fn is_from_system(error: &std::io::Error) -> bool {
 }
 
 struct SledDraft {
-    /// `None` once it is finished.
+    /// `None` once it is finished, and after a failure to open it again.
     db: Option<Db>,
+    /// How many bytes were written, and how many of these since it was opened last.
+    written: usize,
+    fresh: usize,
     path: PathBuf,
 }
 
@@ -123,7 +130,14 @@ impl Drop for SledDraft {
 
 impl Draft for SledDraft {
     fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>) -> Result<(), StorageError> {
+        if self.fresh > WRITE_REOPEN.max(self.written / WRITE_REOPEN_PART) {
+            self.fresh = 0;
+            self.db.take().map_or(Ok(()), |db| close(db, &self.path))?;
+            self.db = Some(open(&self.path)?);
+        }
         let db = self.db.as_ref().ok_or(StorageError::Poisoned)?;
+        let bytes: usize = values.iter().map(|(_, value)| value.len()).sum();
+        (self.written, self.fresh) = (self.written + bytes, self.fresh + bytes);
         let write = || {
             values.into_iter().try_for_each(|(key, value)| db.insert(key, value).map(drop))?;
             db.flush()
