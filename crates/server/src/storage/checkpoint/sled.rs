@@ -139,6 +139,9 @@ impl Draft for SledDraft {
         let bytes: usize = values.iter().map(|(_, value)| value.len()).sum();
         (self.written, self.fresh) = (self.written + bytes, self.fresh + bytes);
         let write = || {
+            // sled writes a leaf anew each time that it splits, and when it has been changed ten times. So leaves take their
+            // shape while they are empty. Filling one is eight changes then, each written once.
+            values.iter().try_for_each(|(key, _)| db.insert(key, &[]).map(drop))?;
             values.into_iter().try_for_each(|(key, value)| db.insert(key, value).map(drop))?;
             db.flush()
         };
