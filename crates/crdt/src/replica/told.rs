@@ -2,6 +2,7 @@
 //!
 //! A loss is a part of one version. Only versions in a window are merged, so what was told of others is forgotten.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,7 +14,8 @@ use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace, Place};
 use crate::words::vector::VersionVector;
 
-/// So many more are remembered than were needed when it was looked last, before it is looked again.
+/// So many more than twice what was needed when it was looked last are remembered before it is looked again: a look takes
+/// all of them.
 const SLACK: usize = 1024;
 
 /// The losses that were told.
@@ -22,7 +24,7 @@ pub(crate) struct Told {
     /// Of each key: the versions, with a hash of the part.
     losses: BTreeMap<Place, BTreeSet<(Dot, u64)>>,
     count: usize,
-    /// Up to which count nothing is forgotten.
+    /// How many were needed when it was looked last.
     enough: usize,
     /// What was applied before a restart: a loss between two of these was told then.
     before: VersionVector,
@@ -43,47 +45,30 @@ impl Told {
         windows: &Windows,
         book: &RuleBook,
     ) -> Vec<GivenUp> {
-        let place = (keyspace, key.clone());
-        if !self.losses.contains_key(&place) {
-            let known = self.losses_before(keyspace, key, windows, book);
-            self.count += known.len();
-            self.losses.insert(place.clone(), known);
-        }
+        let before = &self.before;
+        let of_key = match self.losses.entry((keyspace, key.clone())) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let known = losses_before(before, keyspace, key, windows, book);
+                self.count += known.len();
+                vacant.insert(known)
+            }
+        };
         let mut news = vec![];
         for given in given_up {
-            let was_before = |dot: Dot| self.before.contains(dot);
+            let was_before = |dot: Dot| before.contains(dot);
             if was_before(given.dot) && given.stands.as_ref().is_none_or(|stands| was_before(stands.dot)) {
                 continue;
             }
-            let of_key = self.losses.entry(place.clone()).or_default();
             if of_key.insert((given.dot, hash(&given.part))) {
                 self.count += 1;
                 news.push(given.clone());
             }
         }
-        if self.count + self.losses.len() > self.enough + SLACK {
+        if self.count + self.losses.len() > 2 * self.enough + SLACK {
             self.forget(windows);
         }
         news
-    }
-
-    /// The losses that the key's window had before the restart: they were told then, whatever stands there since.
-    fn losses_before(
-        &self,
-        keyspace: Keyspace,
-        key: &[u8],
-        windows: &Windows,
-        book: &RuleBook,
-    ) -> BTreeSet<(Dot, u64)> {
-        let Some(open) = windows.get(keyspace, key) else { return BTreeSet::new() };
-        let versions = || open.window.versions().iter().filter(|version| self.before.contains(version.dot));
-        if versions().nth(1).is_none() {
-            return BTreeSet::new();
-        }
-        let mut window = Window::new(open.window.base().cloned());
-        versions().for_each(|version| window.add(version.clone()));
-        let given_up = window.outcome(book, keyspace, key).given_up;
-        given_up.iter().map(|given| (given.dot, hash(&given.part))).collect()
     }
 
     /// Forgets what no merge can meet again.
@@ -101,6 +86,26 @@ impl Told {
     pub(crate) fn len(&self) -> usize {
         self.count
     }
+}
+
+/// The losses that the key's window had before the restart: they were told then, whatever stands there since. `applied` is
+/// what was here before it.
+fn losses_before(
+    applied: &VersionVector,
+    keyspace: Keyspace,
+    key: &[u8],
+    windows: &Windows,
+    book: &RuleBook,
+) -> BTreeSet<(Dot, u64)> {
+    let Some(open) = windows.get(keyspace, key) else { return BTreeSet::new() };
+    let versions = || open.window.versions().iter().filter(|version| applied.contains(version.dot));
+    if versions().nth(1).is_none() {
+        return BTreeSet::new();
+    }
+    let mut window = Window::new(open.window.base().cloned());
+    versions().for_each(|version| window.add(version.clone()));
+    let given_up = window.outcome(book, keyspace, key).given_up;
+    given_up.iter().map(|given| (given.dot, hash(&given.part))).collect()
 }
 
 fn hash(part: &Part) -> u64 {
