@@ -63,6 +63,13 @@ impl Default for Tuning {
     }
 }
 
+/// Where so many bases in a row saved nothing, deltas are looked for only in one entry of [`PASSED_OVER_MAX`]. Objects of
+/// Kubernetes nearly always are like what they were; values that are encrypted or drawn at random never.
+const VAIN_MAX: u32 = 64;
+
+/// See [`VAIN_MAX`].
+const PASSED_OVER_MAX: u32 = 16;
+
 /// How much was encoded; see [`Exchange::tally`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EncodeTally {
@@ -92,6 +99,10 @@ struct ExchangeState {
     order: VecDeque<(Dot, u64)>,
     bytes: usize,
     tally: EncodeTally,
+    /// How many bases saved nothing since one did.
+    in_vain: u32,
+    /// How many entries were encoded without a look for deltas since the last with one.
+    passed_over: u32,
     links: BTreeMap<ReplicaId, usize>,
     /// Which peer is being asked for all that this replica lacks, and when something came of it, milliseconds of the monotonic
     /// clock.
@@ -137,9 +148,17 @@ impl Exchange {
                 return encoded;
             }
         }
-        let encoded = Arc::new(entry_wire::encode(entry, |change| replica.value_before(dot, change)));
+        let tries = self.lock().tries_deltas();
+        let mut bases = 0;
+        let base_of = |change: &_| {
+            let base = tries.then(|| replica.value_before(dot, change)).flatten();
+            bases += u32::from(base.is_some());
+            base
+        };
+        let encoded = Arc::new(entry_wire::encode(entry, base_of));
         let mut shared = self.lock();
         shared.count(&encoded);
+        shared.learn(bases, encoded.deltas);
         // Another session may have done the same meanwhile.
         if shared.encoded.insert(name, Arc::clone(&encoded)).is_none() {
             shared.order.push_back(name);
@@ -168,6 +187,24 @@ impl Exchange {
 }
 
 impl ExchangeState {
+    /// Whether it is worth looking for deltas in the next entry.
+    fn tries_deltas(&mut self) -> bool {
+        self.passed_over += 1;
+        if self.in_vain < VAIN_MAX || self.passed_over >= PASSED_OVER_MAX {
+            self.passed_over = 0;
+        }
+        self.passed_over == 0
+    }
+
+    /// Notes what came of the bases of an entry.
+    fn learn(&mut self, bases: u32, deltas: u32) {
+        if deltas > 0 {
+            self.in_vain = 0;
+        } else {
+            self.in_vain = self.in_vain.saturating_add(bases);
+        }
+    }
+
     fn count(&mut self, encoded: &Encoded) {
         self.tally.entries += 1;
         self.tally.bytes += encoded.bytes.len() as u64;
