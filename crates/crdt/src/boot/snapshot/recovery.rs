@@ -72,6 +72,34 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     lost.collect()
 }
 
+/// The entries of `old` that are of forgotten births, where it does not have just what all had of those. What it has settled
+/// of them is in its keys: those that are not here in that incarnation. All may have deleted them since, or none of the
+/// others ever had them.
+pub(super) fn forgotten(replica: &Replica, old: &Replica) -> Vec<Arc<Entry>> {
+    let known = &replica.origins.vector;
+    let unlike: Vec<_> = known.fences().filter(|fence| !old.origins.vector.covers_fence(*fence)).collect();
+    if unlike.is_empty() {
+        return vec![];
+    }
+    let is_unlike = |dot: Dot| unlike.iter().any(|f| f.replica == dot.origin.replica && dot.origin.birth < f.before);
+    let logged = old.log().into_iter().flat_map(Log::iter).filter(|logged| is_unlike(logged.entry.head.dot));
+    let mut begun: BTreeMap<Dot, (Stamp, Vec<Change>)> = BTreeMap::new();
+    for (key, versions) in old.state.index.iter().filter(|(key, _)| !old.state.local.contains(key)) {
+        let Some(newest) = versions.last().filter(|newest| newest.is_live()) else { continue };
+        let began = newest.incarnation;
+        let here = replica.state.index.newest(key).map(|(_, here)| here).filter(|here| here.is_live());
+        if is_unlike(began.dot)
+            && old.log_base().contains(began.dot)
+            && here.is_none_or(|here| here.incarnation != began)
+        {
+            let (_, changes) = begun.entry(began.dot).or_insert((began.stamp, vec![]));
+            changes.push(change_of(key, newest));
+        }
+    }
+    let settled = begun.into_iter().map(|(dot, (stamp, changes))| Arc::new(entry(dot, stamp, changes)));
+    logged.map(|logged| Arc::clone(&logged.entry)).chain(settled).collect()
+}
+
 /// The record behind which begins what `old` wrote under its present birth, and a stamp that is before all of it. There
 /// is no such record unless `old` was alone then and nothing of that birth is known.
 fn alone_since(old: &Replica, known: &VersionVector) -> (Stamp, Option<u64>) {
