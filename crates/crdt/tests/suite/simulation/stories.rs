@@ -307,8 +307,8 @@ fn a_disk_from_before_what_is_forgotten_is_found_out() {
 fn what_only_a_copy_has_settled_of_a_birth_that_is_forgotten_is_told() {
     let mut acts = vec![(1_000, Act::Command(0, MARKS)), (4_000, Act::Backup(2))];
     acts.extend((0..3).map(|host| (0, Act::Wipe(host, 3_000))));
-    acts.extend([(9_000, Act::Command(0, 7)), (3_000, Act::Wipe(0, 50)), (4_000, Act::Command(0, 8))]);
-    acts.extend([(5_000, Act::Restore(2, 50, true)), (9_000, Act::Mend)]);
+    acts.extend([(9_000, Act::Burst(0, 3)), (3_000, Act::Wipe(0, 50)), (4_000, Act::Burst(0, 3))]);
+    acts.extend([(9_000, Act::Restore(2, 50, true)), (9_000, Act::Mend)]);
     let plan = Plan { seed: 1, founders: 3, delay_ms: 30, chunk_bytes: 300, kept_births: 0, acts, ..Plan::default() };
     let coverage = run(&plan).unwrap_or_else(|error| panic!("{error}"));
     met(&coverage, "births forgotten");
