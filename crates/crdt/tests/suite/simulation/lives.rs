@@ -268,6 +268,7 @@ impl World {
 
     pub fn take_chunk(&mut self, at: usize, side: usize, host: usize, chunk: &Bytes) -> Outcome {
         let now = self.hosts[host].now(self.ms);
+        let giver = self.connections.get(&at).map(|connection| connection.ends[1 - side].host);
         let Life::Fetching(fetch) = &mut self.hosts[host].life else { return Ok(()) };
         if fetch.over != Some(at) {
             return Ok(());
@@ -307,8 +308,8 @@ impl World {
                 if fetched_over {
                     self.check_kept(host, &checks::marks(&Shadow::of(&installed.replica)))?;
                 }
+                self.hosts[host].lost = giver.is_some_and(|giver| self.hosts[giver].lost);
                 let place = &mut self.hosts[host];
-                place.lost = false;
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };
                 self.begins_with(host, installed.replica, image)
             }
