@@ -309,7 +309,6 @@ impl World {
                     self.check_kept(host, &checks::marks(&Shadow::of(&installed.replica)))?;
                 }
                 self.hosts[host].lost = giver.is_some_and(|giver| self.hosts[giver].lost);
-                let place = &mut self.hosts[host];
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };
                 self.begins_with(host, installed.replica, image)
             }
