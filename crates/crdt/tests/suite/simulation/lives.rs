@@ -52,6 +52,8 @@ impl World {
         checks::shows(&up.replica, &up.shadow)?;
         if self.plan.watched {
             self.history.note_new(&up.replica);
+            // What it had before is replaced, also where it was a copy that alone held what others have lost.
+            self.history.lost_disk(host);
             self.history.note_rules(host, up.replica.rules())?;
             self.history.check_all(&state.vector, &up.shadow, &mut self.coverage)?;
         }

@@ -181,8 +181,8 @@ const FOUND: [u64; 24] = [
 const FOUND_HOT: [u64; 3] = [3_508, 5_844, 3_000_321];
 
 /// Such seeds among schedules in which rules and builds change. In 62 two members declare rules apart, and those are forgotten; of
-/// the other two the histories have lives beside each other.
-const FOUND_BY_RULES: [u64; 3] = [62, 884, 1_078];
+/// the next two the histories have lives beside each other. In 864 all disks are lost but a copy, which begins anew.
+const FOUND_BY_RULES: [u64; 4] = [62, 884, 1_078, 864];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for.
 const FOUND_BY_ABSENCES: [u64; 3] = [915, 33_558, 41_242];
