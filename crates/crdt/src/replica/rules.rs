@@ -151,8 +151,9 @@ impl Replica {
         Ok(Reply::Rules { number: self.rules.newest().number })
     }
 
-    /// Forgets rules below those in use once no version that is known here or still to come has their number. They stay in the
-    /// book of each replica until what was merged by them is settled there.
+    /// Forgets rules below those in use once no version that is still to come has their number. They stay in the book of each
+    /// replica until what was merged by them is settled there: the delete does not settle before (`Replication::floor_of_rules`).
+    /// All of that is known here, and the delete depends on it.
     fn forget_rules(&mut self, turn: &mut Turn) {
         let current = self.rules.current().number;
         let (from, to) = (SystemKey::Rules(FIRST + 1).encode(), SystemKey::Rules(current).encode());
@@ -164,8 +165,7 @@ impl Replica {
             _ => None,
         };
         let old: Vec<u32> = self.state.system.range(from..to).filter_map(|(key, _)| number(key)).collect();
-        let is_needed = self.replication.as_ref().is_some_and(|replication| replication.log.has_below(current));
-        if old.is_empty() || is_needed || self.lowest_to_come() < current {
+        if old.is_empty() || self.lowest_to_come() < current {
             return;
         }
         self.transact(turn, |transaction| {

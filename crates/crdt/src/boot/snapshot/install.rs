@@ -162,7 +162,7 @@ impl Installer {
         };
         let (mut refused_of_others, mut unknown) = (vec![], vec![]);
         if let Some(old) = old {
-            unknown = replica.forgotten_of(old);
+            unknown = recovery::forgotten(&replica, old);
             let refused = replica.keep_others(&mut turn, old);
             let (lost, others): (Vec<Lost>, Vec<Lost>) =
                 refused.into_iter().partition(|lost| replica.writes_again(lost.entry.head.dot.origin, self.giver));
@@ -310,19 +310,6 @@ impl Replica {
             }
         }
         refused
-    }
-
-    /// The entries of an old disk that are of forgotten births, where it does not have just what all had of those.
-    fn forgotten_of(&self, old: &Replica) -> Vec<Arc<Entry>> {
-        let known = &self.origins.vector;
-        let unlike: Vec<_> = known.fences().filter(|fence| !old.origins.vector.covers_fence(*fence)).collect();
-        let is_unlike =
-            |origin: Origin| unlike.iter().any(|fence| fence.replica == origin.replica && origin.birth < fence.before);
-        let logged = old.log().into_iter().flat_map(Log::iter);
-        logged
-            .filter(|logged| is_unlike(logged.entry.head.dot.origin))
-            .map(|logged| Arc::clone(&logged.entry))
-            .collect()
     }
 
     /// Writes settled keys down, some of them per record.

@@ -20,9 +20,10 @@ use crate::store::index::KeyVersion;
 use crate::store::system::SystemKey;
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
-use crate::words::id::Dot;
+use crate::words::id::{Dot, Origin};
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
+use crate::words::value::Incarnation;
 use crate::words::vector::VersionVector;
 
 /// What is settled at `old` and not in `known`. That is what `old` wrote while it was alone, as far as that can be
@@ -39,22 +40,27 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
         let live = value.recorded().live;
         groups.push(vec![Change::new(Keyspace::System, key.clone(), live.put(), live.incarnation)]);
     }
-    let mut entries: BTreeMap<(Revision, u32), Change> = BTreeMap::new();
+    // A write to a known incarnation is this member's own. Its entry is not known, but it comes after the known ones.
+    let origin_of = |began: Incarnation| if known.contains(began.dot) { own } else { began.dot.origin };
+    // Where a replica begins anew, it shows all keys at one revision, whoever wrote them.
+    let mut entries: BTreeMap<(Revision, Origin, u32), Change> = BTreeMap::new();
     for (key, versions) in old.state.index.iter().filter(|(key, _)| !old.state.local.contains(key)) {
         let newest = versions.len().saturating_sub(1);
         let wanted = versions.iter().enumerate().filter(|(place, version)| {
             let is_unheard = || *place == newest && version.is_live() && is_unheard(version.incarnation.dot);
             is_own(version.number) || is_unheard()
         });
-        entries.extend(wanted.map(|(_, version)| ((version.revision, version.sub), change_of(key, version))));
+        entries.extend(wanted.map(|(_, version)| {
+            ((version.revision, origin_of(version.incarnation), version.sub), change_of(key, version))
+        }));
     }
     let mut newest = None;
-    for ((revision, _), change) in entries {
-        match groups.last_mut().filter(|_| newest == Some(revision)) {
+    for ((revision, origin, _), change) in entries {
+        match groups.last_mut().filter(|_| newest == Some((revision, origin))) {
             Some(group) => group.push(change),
             None => groups.push(vec![change]),
         }
-        newest = Some(revision);
+        newest = Some((revision, origin));
     }
 
     let mut deps = old.vector().clone();
@@ -63,13 +69,39 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     let lost = groups.into_iter().map(|changes| {
         let unknown = || changes.iter().map(|change| change.incarnation).filter(|began| !known.contains(began.dot));
         stamp = unknown().map(|began| began.stamp).fold(stamp, Stamp::max);
-        // A write to a known incarnation is this member's own. Its entry is not known, but it comes after the known
-        // ones.
-        let origin = unknown().last().map_or(own, |began| began.dot.origin);
+        let origin = changes.first().map_or(own, |change| origin_of(change.incarnation));
         let dot = Dot { origin, seq: known.get(origin).saturating_add(1) };
         Lost { entry: Arc::new(entry(dot, stamp, changes)), deps: Arc::clone(&deps) }
     });
     lost.collect()
+}
+
+/// The entries of `old` that are of forgotten births, where it does not have just what all had of those. What it has settled
+/// of them is in its keys: those that are not here in that incarnation. All may have deleted them since, or none of the
+/// others ever had them.
+pub(super) fn forgotten(replica: &Replica, old: &Replica) -> Vec<Arc<Entry>> {
+    let known = &replica.origins.vector;
+    let unlike: Vec<_> = known.fences().filter(|fence| !old.origins.vector.covers_fence(*fence)).collect();
+    if unlike.is_empty() {
+        return vec![];
+    }
+    let is_unlike = |dot: Dot| unlike.iter().any(|f| f.replica == dot.origin.replica && dot.origin.birth < f.before);
+    let logged = old.log().into_iter().flat_map(Log::iter).filter(|logged| is_unlike(logged.entry.head.dot));
+    let mut begun: BTreeMap<Dot, (Stamp, Vec<Change>)> = BTreeMap::new();
+    for (key, versions) in old.state.index.iter().filter(|(key, _)| !old.state.local.contains(key)) {
+        let Some(newest) = versions.last().filter(|newest| newest.is_live()) else { continue };
+        let began = newest.incarnation;
+        let here = replica.state.index.newest(key).map(|(_, here)| here).filter(|here| here.is_live());
+        if is_unlike(began.dot)
+            && old.log_base().contains(began.dot)
+            && here.is_none_or(|here| here.incarnation != began)
+        {
+            let (_, changes) = begun.entry(began.dot).or_insert((began.stamp, vec![]));
+            changes.push(change_of(key, newest));
+        }
+    }
+    let settled = begun.into_iter().map(|(dot, (stamp, changes))| Arc::new(entry(dot, stamp, changes)));
+    logged.map(|logged| Arc::clone(&logged.entry)).chain(settled).collect()
 }
 
 /// The record behind which begins what `old` wrote under its present birth, and a stamp that is before all of it. There

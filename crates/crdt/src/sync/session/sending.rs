@@ -143,18 +143,17 @@ impl Session {
             self.tally.sent_entries += entries.len() as u64;
             budget = budget.saturating_sub(flight.bytes);
             out.in_flight_bytes += flight.bytes;
-            out.in_flight.push_back(flight);
             out.number += 1;
             let (epoch, number) = (out.epoch, out.number);
+            flight.part = part.as_ref().map(|_| number);
+            if !entries.is_empty() {
+                // The end of a unit without entries is not waited for: a peer that has nothing new acknowledges nothing.
+                out.in_flight.push_back(flight);
+            }
             if streams {
                 // Nothing beyond the mark is sent before that. What is not beyond a mark may not leave any more, and what
                 // has left cannot be sent to reach it.
                 out.reached.clone_from(durable);
-            }
-            if part.is_some()
-                && let Some(flight) = out.in_flight.back_mut()
-            {
-                flight.part = Some(number);
             }
             if let Some(unit) = out.unit.take_if(|unit| unit.entries.is_empty()) {
                 out.sent.merge(&unit.target);

@@ -4,7 +4,7 @@ use eddy_crdt::Command;
 
 use super::clients;
 use super::host::Host;
-use super::nemesis::Plan;
+use super::nemesis::{Act, Plan};
 use super::world::{Outcome, World};
 use crate::support::seeds::env;
 
@@ -81,4 +81,30 @@ fn a_large_cluster_shows_and_settles_what_is_written() {
     let mut world = World::new(&plan).unwrap_or_else(|error| panic!("{error}"));
     world.events_max = u64::MAX;
     lone_writes(&mut world).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// What a stream begins with may be nothing. A peer that has nothing new acknowledges nothing, and was taken for one that is
+/// stuck: the stream ended and began again, and all were told each time, for ever (found by seed 4003140, in which 21 members
+/// had no time for anything else).
+#[test]
+fn streams_that_begin_with_nothing_go_on() {
+    for seed in 0..24 {
+        let delay_ms = [2, 30, 400][seed as usize % 3];
+        let acts = (0..4).map(|n| (500, if n % 2 == 0 { Act::Crash(n, 50) } else { Act::Reset(0, n) })).collect();
+        let plan = Plan { seed, founders: 5, delay_ms, chunk_bytes: 300, acts, ..Plan::default() };
+        let run = || -> Outcome<(Vec<u64>, Vec<u64>)> {
+            let mut world = World::new(&plan)?;
+            world.run()?;
+            world.heal()?;
+            world.pass(world.ms + 10_000)?;
+            let marks = |world: &World| -> Vec<u64> {
+                world.hosts.iter().filter_map(Host::up).map(|up| up.replica.marks().version()).collect()
+            };
+            let before = marks(&world);
+            world.pass(world.ms + 30_000)?;
+            Ok((before, marks(&world)))
+        };
+        let (before, after) = run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(before, after, "seed {seed}: changes of the marks while nothing happens");
+    }
 }

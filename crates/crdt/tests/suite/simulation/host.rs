@@ -105,7 +105,7 @@ pub struct Host {
     pub flush_ms: u64,
     /// Whether what is on its disk is an older copy, and can be seen to be one.
     pub copied: bool,
-    /// Whether it has lost its disk and not begun anew since.
+    /// Whether it has lost its disk and not begun anew since, or only from one of which that is true.
     pub lost: bool,
     /// What it told its operator that it had to give up.
     pub forsaken: BTreeSet<Bytes>,

@@ -52,6 +52,8 @@ impl World {
         checks::shows(&up.replica, &up.shadow)?;
         if self.plan.watched {
             self.history.note_new(&up.replica);
+            // What it had before is replaced, also where it was a copy that alone held what others have lost.
+            self.history.lost_disk(host);
             self.history.note_rules(host, up.replica.rules())?;
             self.history.check_all(&state.vector, &up.shadow, &mut self.coverage)?;
         }
@@ -268,6 +270,7 @@ impl World {
 
     pub fn take_chunk(&mut self, at: usize, side: usize, host: usize, chunk: &Bytes) -> Outcome {
         let now = self.hosts[host].now(self.ms);
+        let giver = self.connections.get(&at).map(|connection| connection.ends[1 - side].host);
         let Life::Fetching(fetch) = &mut self.hosts[host].life else { return Ok(()) };
         if fetch.over != Some(at) {
             return Ok(());
@@ -307,8 +310,7 @@ impl World {
                 if fetched_over {
                     self.check_kept(host, &checks::marks(&Shadow::of(&installed.replica)))?;
                 }
-                let place = &mut self.hosts[host];
-                place.lost = false;
+                self.hosts[host].lost = giver.is_some_and(|giver| self.hosts[giver].lost);
                 let image = Image { records: (1..).zip(installed.records).collect(), head: Some(installed.head) };
                 self.begins_with(host, installed.replica, image)
             }

@@ -2,6 +2,7 @@
 
 mod away;
 mod faults;
+mod moments;
 mod month;
 mod states;
 mod stories;
