@@ -13,8 +13,11 @@ use crate::words::key::{KUBERNETES_PREFIX, Keyspace, LocalKeys};
 /// The newest merge engine of this build: the code of merges, with its lists of keyed fields. Engine 1 gave a run of
 /// versions the stamp of its last one. For engine 2 a leaf that a run set back was not edited. Engine 3 took each field by itself,
 /// also where Kubernetes means several together. Engine 4 took custom resources by the names of their fields alone, and two
-/// apiVersions of a kind as two kinds. Nothing was released with any of them.
-pub const ENGINE: u32 = 5;
+/// apiVersions of a kind as two kinds. Engine 5 took the counts of a Job from one side. Nothing was released with any of them.
+pub const ENGINE: u32 = 6;
+
+/// From this engine on, the pods that a Job counts merge one by one.
+pub const COUNTS_PODS: u32 = 6;
 
 /// The oldest merge engine that this build can still merge by.
 const OLDEST_ENGINE: u32 = 5;

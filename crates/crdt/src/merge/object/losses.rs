@@ -10,6 +10,7 @@ use super::Object;
 use super::document::{DocumentError, Edit, Scalar};
 use super::json::Json;
 use super::leaves;
+use super::meaning::counts::Counting;
 use super::meaning::together::with_bits;
 use super::meaning::watched::Mended;
 use super::path::{Path, Step};
@@ -56,6 +57,9 @@ impl Replay<'_> {
             let (dot, stamp) = (versions[at].0.dot, versions[at].0.stamp);
             for key in replayed.edits.keys().filter(|key| !replayed.seen.contains_key(*key)) {
                 let Some((path, resolution)) = self.leaves.get(key) else { continue };
+                let is_counted = self.counting.as_ref().is_some_and(|counting| {
+                    counting.key() == key && mended.iter().any(|one| one.path == *counting.path())
+                });
                 let is_order = matches!(path.steps().last(), Some(Step::Order));
                 let wanted = match replayed.scalars.get(key) {
                     Some(Scalar::Counter(_)) => continue,
@@ -68,6 +72,7 @@ impl Replay<'_> {
                 let is_sum = match resolution {
                     Resolution::Counter { .. } => true,
                     Resolution::Bits => is_in(wanted, got),
+                    _ if is_counted => Counting::is_in(wanted, got),
                     _ => false,
                 };
                 if is_order || is_empty || wanted == got || is_sum {

@@ -79,7 +79,7 @@ impl<'a> Past<'a> {
     }
 
     /// Whether that version is one of these heads, or below one of them.
-    fn is_under(&self, at: usize, heads: &[usize]) -> bool {
+    pub fn is_under(&self, at: usize, heads: &[usize]) -> bool {
         heads.iter().any(|head| *head == at || self.descends(*head, at))
     }
 

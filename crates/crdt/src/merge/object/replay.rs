@@ -18,6 +18,7 @@ use super::Object;
 use super::document::{Document, DocumentError, Edit, Point, Scalar};
 use super::json::Json;
 use super::leaves;
+use super::meaning::counts::Counting;
 use super::meaning::done::is_done;
 use super::meaning::watched::watched;
 use super::past::{Past, Scalars};
@@ -131,6 +132,8 @@ pub(super) struct Replay<'a> {
     pub(super) watched: Vec<Path>,
     /// Whether any version has edited such a leaf.
     pub(super) is_delicate: bool,
+    /// What a Job counts.
+    pub(super) counting: Option<Counting>,
 }
 
 impl<'a> Replay<'a> {
@@ -148,8 +151,8 @@ impl<'a> Replay<'a> {
         let mut leaves = HashMap::new();
         let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
         let (shared, watched) = (Json::Map(BTreeMap::new()), watched(schema));
-        let past = Past::new(base);
-        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false }
+        let (counting, past) = (Counting::of(schema, &base), Past::new(base));
+        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false, counting }
     }
 
     /// Nothing replayed yet, on the same base, without a document.
@@ -157,7 +160,8 @@ impl<'a> Replay<'a> {
         let (past, leaves) = (Past::new(self.past.base().clone()), self.leaves.clone());
         let (shared, watched) = (self.shared.clone(), self.watched.clone());
         let schema = self.schema;
-        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false }
+        let counting = Counting::of(schema, past.base());
+        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false, counting }
     }
 
     /// Replays the versions. `objects` tells what is not the same in all of them.
@@ -211,6 +215,9 @@ impl<'a> Replay<'a> {
             };
             self.is_delicate = self.is_delicate || edits.keys().any(|key| self.is_watched(key));
             self.past.push(version, edits.iter());
+            if let Some(counting) = &mut self.counting {
+                self.is_delicate |= counting.push(&after, &self.past);
+            }
             self.replayed.push(Replayed { scalars: after, edits, seen, point });
         }
         Ok(())

@@ -88,6 +88,10 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     if !is_whole || *is_moving || nodes.len() > 1 || has_minimum(&replay) || replay.is_delicate {
         (0..all.len()).for_each(|at| bound[at] |= !ways.is_alone(at));
     }
+    // Whose pod a count is tells the version alone that noted the pod.
+    if let Some(counting) = &replay.counting {
+        (0..all.len()).for_each(|at| bound[at] |= counting.notes(at, ways.parents[at].first().copied()));
+    }
     // What a version does not need to say of a leaf, because one above it wrote the leaf and stands for it.
     let is_hidden = |at: usize, key: &str| match is_moving {
         true => ways.run_from(at).find(|later| replay.writes(*later, key)).is_some_and(|later| stands_for(at, later)),

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use eddy_crdt::merge::{Json, Rules, Version, counters};
 use eddy_crdt::{Dot, Stamp, VersionVector};
 use rand::rngs::SmallRng;
@@ -18,22 +19,22 @@ const KEY: &str = "/registry/configmaps/default/c";
 const OBJECT: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"1","b":"1"},"metadata":{"name":"c"}}"#;
 
 /// Sites, and what each of them has kept.
-struct Braid {
-    sites: Sites,
-    kept: Vec<Vec<Version>>,
+pub(super) struct Braid {
+    pub(super) sites: Sites,
+    pub(super) kept: Vec<Vec<Version>>,
     /// How many versions each has got, with those that were let go.
     learned: Vec<usize>,
-    gone: usize,
+    pub(super) gone: usize,
 }
 
 impl Braid {
     fn new(count: usize, text: &str) -> Self {
-        Self::at(Place::client(KEY), count, text)
+        Self::at(Place::client(KEY), count, text.to_owned())
     }
 
-    fn at(place: Place, count: usize, text: &str) -> Self {
+    pub(super) fn at(place: Place, count: usize, value: impl Into<Bytes>) -> Self {
         let mut sites = Sites::new(place, count);
-        sites.put(0, text.to_owned());
+        sites.put(0, value);
         sites.sync_all();
         let kept: Vec<Vec<Version>> = (0..count).map(|site| sites.known(site).to_vec()).collect();
         let learned = kept.iter().map(Vec::len).collect();
@@ -50,13 +51,13 @@ impl Braid {
         self.learn(site, site);
     }
 
-    fn sync(&mut self, from: usize, to: usize) {
+    pub(super) fn sync(&mut self, from: usize, to: usize) {
         self.sites.sync(from, to);
         self.learn(from, to);
     }
 
     /// Of what is new at a site it gets what the other has kept.
-    fn learn(&mut self, from: usize, to: usize) {
+    pub(super) fn learn(&mut self, from: usize, to: usize) {
         let of_sender: BTreeSet<Dot> = self.kept[from].iter().map(|version| version.dot).collect();
         let new = &self.sites.known(to)[self.learned[to]..];
         self.learned[to] += new.len();
@@ -65,7 +66,7 @@ impl Braid {
     }
 
     /// A site lets go what it can, if that is one of these.
-    fn let_go(&mut self, site: usize, may: impl Fn(Dot) -> bool) {
+    pub(super) fn let_go(&mut self, site: usize, may: impl Fn(Dot) -> bool) {
         let vectors: Vec<&VersionVector> = (0..self.kept.len()).map(|site| self.sites.vector(site)).collect();
         // That a site has something counts once all that the site has is here, too: it may have written before.
         let is_here = |has: &VersionVector| has.iter().all(|dot| vectors[site].contains(dot));
@@ -79,7 +80,7 @@ impl Braid {
         self.kept[site] = window.versions().to_vec();
     }
 
-    fn check(&self) {
+    pub(super) fn check(&self) {
         for (site, kept) in self.kept.iter().enumerate() {
             let (place, all) = (&self.sites.place, self.sites.known(site));
             let (ours, whole) = (place.window(kept), place.window(all));
@@ -189,7 +190,7 @@ fn whatever_is_let_go_in_long_schedules_nobody_can_tell() {
             6 | 7 => SCALER,
             _ => &weighed,
         };
-        let mut braid = Braid::at(place, count, text);
+        let mut braid = Braid::at(place, count, text.to_owned());
         for _ in 0..rng.random_range(5..40) {
             let (site, peer) = (rng.random_range(0..count), rng.random_range(0..count));
             match rng.random_range(0..8) {

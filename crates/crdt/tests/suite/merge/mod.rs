@@ -5,6 +5,7 @@ mod braids;
 mod cases;
 mod edits;
 mod histories;
+mod jobs;
 mod kinds;
 mod numbers;
 mod objects;

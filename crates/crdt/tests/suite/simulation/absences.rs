@@ -62,7 +62,8 @@ impl Absences {
                 1 => Act::Pair(host),
                 2 => Act::Status(host),
                 5 => Act::Hot(host, seed),
-                3 | 4 => Act::Field(host, seed),
+                3 => Act::Field(host, seed),
+                4 => Act::Count(host, seed),
                 _ => Act::Edit(host, seed),
             };
             self.push(wait_ms, act);
@@ -101,6 +102,7 @@ pub fn plan(seed: u64) -> Plan {
     let phases = if plot.is_empty() { rng.random_range(3..12) } else { rng.random_range(0..2) };
     let mut absences = Absences { rng, founders, crashes, disks, acts: vec![] };
     absences.push(1_500, Act::Field(0, 0));
+    absences.push(0, Act::Count(0, 0));
     if keeps {
         let host = absences.any();
         absences.push(0, Act::Keep(host));

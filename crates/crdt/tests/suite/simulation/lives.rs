@@ -158,6 +158,7 @@ impl World {
         }
         checks::history(&replica, &place.told)?;
         self.fields.lose(replica.identity().origin(), &found.vector);
+        self.jobs.lose(replica.identity().origin(), &found.vector);
         if place.told.last_key_value().is_some_and(|(last, _)| Some(last.next()) <= replica.compacted()) {
             // Watchers are told that what they missed is compacted, and begin anew.
             place.told.clear();

@@ -7,7 +7,7 @@
 //! What is checked where:
 //! - `checks`: entries are applied after what they depend on, equal vectors are equal states, spaces are not used twice;
 //! - `history`: a replica shows what all versions it was given mean, whatever has left or settled;
-//! - `fields`: what edits of single fields give, from the schedule alone;
+//! - `fields`: what edits of single fields give, from the schedule alone; `jobs`: what a Job counts;
 //! - `observer`: what watches and reads show of things that depend on each other, and of leases that are kept alive;
 //! - `host`, `lives`: a start gives what was on disk; `world`: in the end all are equal, and nothing that was told is lost.
 //!
@@ -23,6 +23,7 @@ mod faults;
 mod fields;
 mod history;
 mod host;
+mod jobs;
 mod links;
 mod lives;
 mod nemesis;
@@ -98,9 +99,10 @@ fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
 const ABSENCES: u64 = 2_000;
 
 /// What these must have met.
-const MET_IN_ABSENCES: [&str; 5] = [
+const MET_IN_ABSENCES: [&str; 6] = [
     "keys compared with all their versions",
     "edits of fields",
+    "updates of a job",
     "leases kept alive",
     "crashes during a flush",
     "wiped disks",

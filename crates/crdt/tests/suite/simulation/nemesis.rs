@@ -30,6 +30,8 @@ pub enum Act {
     Edit(usize, u64),
     /// One edit of a leaf of the object whose fields are known from the schedule; see [`super::fields`].
     Field(usize, u64),
+    /// A job controller notes and counts pods; see [`super::jobs`].
+    Count(usize, u64),
     /// One step of a chain of keys that depend on each other; see [`super::observer`].
     Own(usize),
     /// The first key of such a chain is written again.

@@ -163,6 +163,7 @@ impl World {
             // What is written again after a disk was lost has another name.
             if !self.disk_faults {
                 self.fields.check(up.replica.vector(), &up.shadow)?;
+                self.jobs.check(up.replica.vector(), &up.shadow)?;
             }
         }
         self.check_kept_alive(host)

@@ -15,6 +15,7 @@ use super::edits;
 use super::fields::Fields;
 use super::history::History;
 use super::host::{Checkpoint, Host, Life};
+use super::jobs::Jobs;
 use super::nemesis::{Act, Plan};
 use super::network::{Blocked, Connection};
 use super::observer::{self, Clients};
@@ -70,6 +71,7 @@ pub struct World {
     pub ledger: Ledger,
     pub history: History,
     pub fields: Fields,
+    pub jobs: Jobs,
     pub clients: Clients,
     pub coverage: Coverage,
     pub plan: Plan,
@@ -124,6 +126,7 @@ impl World {
             ledger: Ledger::default(),
             history: History::default(),
             fields: Fields::default(),
+            jobs: Jobs::default(),
             clients: Clients::default(),
             coverage: Coverage::default(),
             plan: plan.clone(),
@@ -426,6 +429,7 @@ impl World {
                 self.command(*host, command)?;
             }
             Act::Field(host, seed) => self.edit_field(*host, *seed)?,
+            Act::Count(host, seed) => self.count_pods(*host, *seed)?,
             Act::Own(host) => self.own(*host)?,
             Act::Status(host) => self.status(*host)?,
             Act::Pair(host) => self.pair(*host)?,

@@ -50,6 +50,11 @@ impl Replay<'_> {
         if self.schema.is_service() {
             self.take_ports_of_nodes(rest, own().collect(), &mut mended);
         }
+        if let Some(counting) = &self.counting
+            && counting.count(rest, heads, &self.past)
+        {
+            mended.push(Mended { path: counting.path().clone(), from: None });
+        }
         let (api_version, kind) = self.schema.kind();
         // What comes from one side can be wrong beside the rest. Then all of the spec does.
         for is_last in [false, true] {

@@ -1,6 +1,7 @@
 //! How each field of a kind merges, for people.
 
 use crate::command::counter::CounterRule;
+use crate::merge::object::meaning::counts::is_counted;
 use crate::merge::object::path::{Path, Step};
 use crate::merge::rules::Rules;
 
@@ -177,18 +178,33 @@ impl Walk<'_> {
     /// How that field merges if it is one of several that come from one side.
     fn together(&mut self) -> Option<String> {
         let name = self.path.last_field()?.to_owned();
-        let last = self.path.steps().last()?.clone();
-        self.path.pop();
-        let all = self.schema.together(&self.path);
-        self.path.push(last);
+        let all = self.schema.together(&self.parent());
         let one = all.iter().find(|one| one.fields.contains(&name.as_str()))?;
         let others: Vec<&str> = one.fields.iter().copied().filter(|other| *other != name).collect();
         let others = others.join(", ");
+        if self.schema.counted_together(&self.parent()).is_some() && is_counted(&name) {
+            let how = match &*name {
+                "completedIndexes" => "the indexes that any side completed",
+                "failedIndexes" => "the indexes that failed at any side, without those that any side completed",
+                "uncountedTerminatedPods" => "the pods that any side noted and none counted",
+                _ => "each pod that any side counted, once",
+            };
+            return Some(format!(
+                "{how}; where that cannot be told it comes with {others}, the last edit of any stays"
+            ));
+        }
         Some(match one.stays {
             Stays::Last => format!("comes with {others}; the last edit of any stays"),
             Stays::Earliest => format!("comes with {others}; the deletion that began first stays"),
             Stays::Bits => format!("comes with {others}; bits of one range add up"),
         })
+    }
+
+    /// The path of the struct in which the field lies.
+    fn parent(&self) -> Path {
+        let mut parent = self.path.clone();
+        parent.pop();
+        parent
     }
 
     /// The elements of a list or map.
@@ -240,6 +256,9 @@ mod tests {
             how(("v1", "Pod"), ".spec.containers[*].livenessProbe.exec"),
             "comes with grpc, httpGet, tcpSocket; the last edit of any stays"
         );
+        let counted = how(("batch/v1", "Job"), ".status.succeeded");
+        assert!(counted.starts_with("each pod that any side counted, once; where that cannot be told"), "{counted}");
+        assert!(how(("batch/v1", "Job"), ".status.active").starts_with("comes with completedIndexes, failed,"));
         let template = AtomicRule {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),

@@ -16,7 +16,7 @@ pub mod normal;
 use std::collections::BTreeMap;
 
 use crate::command::counter::AtomicRule;
-use crate::merge::rules::Rules;
+use crate::merge::rules::{COUNTS_PODS, Rules};
 
 use super::json::Json;
 use super::path::{self, Path, Step};
@@ -172,6 +172,15 @@ impl<'a> Schema<'a> {
 
     fn spot(&self, path: &Path) -> Spot<'a> {
         path.steps().iter().fold(self.root(), |spot, step| spot.next(step))
+    }
+
+    /// The fields of the struct at that path that come from one side and in which pods are counted one by one.
+    pub fn counted_together(&self, path: &Path) -> Option<&'static Together> {
+        let is_job = (self.api_version, self.kind) == ("batch/v1", "Job") && path.is(&["status"]);
+        if !is_job || self.rules.engine < COUNTS_PODS || self.shape(path) == Shape::Atomic {
+            return None;
+        }
+        self.together(path).iter().find(|one| one.fields.contains(&"succeeded"))
     }
 
     /// How concurrent values of the leaf at that path become one.
