@@ -187,7 +187,7 @@ const FOUND_HOT: [u64; 3] = [3_508, 5_844, 3_000_321];
 const FOUND_BY_RULES: [u64; 4] = [62, 884, 1_078, 864];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for.
-const FOUND_BY_ABSENCES: [u64; 3] = [915, 33_558, 41_242];
+const FOUND_BY_ABSENCES: [u64; 4] = [842, 915, 33_558, 41_242];
 
 /// Such seeds among schedules of many lost disks. What only a copy of a disk had settled of a forgotten birth was not told; what
 /// it had settled of several makers was not written again. In the last two the oracle was wrong: two members wrote the same again, and one began with what a copy had.
