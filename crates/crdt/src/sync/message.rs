@@ -132,8 +132,6 @@ pub struct AckBatch {
     pub links: Option<Vec<ReplicaId>>,
     /// Up to which number all messages of entries and acknowledgements have arrived here, of the run asked for last.
     pub received: u32,
-    /// Whether the sender streams no more, because the receiver takes too little: it sends entries again once it is asked.
-    pub paused: bool,
 }
 
 /// A part of a unit: of all that the sender had and the receiver lacked, which is applied as one step.
@@ -461,7 +459,6 @@ impl AckBatch {
             has_links: self.links.is_some(),
             links: self.links.iter().flatten().map(|member| member.get()).collect(),
             received: self.received,
-            paused: self.paused,
             said: Some(said_to_wire(&self.said)),
         }
     }
@@ -482,7 +479,6 @@ impl AckBatch {
             acks: acks.collect::<Result<_, DecodeError>>()?,
             links: wire.has_links.then(|| wire.links.into_iter().map(ReplicaId::new).collect()),
             received: wire.received,
-            paused: wire.paused,
         })
     }
 }

@@ -111,7 +111,6 @@ fn messages() -> Vec<Message> {
             ],
             links: Some(vec![]),
             received: 7,
-            paused: true,
         }),
         Message::Acks(AckBatch { links: Some(vec![ReplicaId::new(9)]), ..AckBatch::default() }),
         Message::Acks(AckBatch::default()),

@@ -196,8 +196,6 @@ pub struct WireAcks {
     pub received: u32,
     #[prost(message, optional, tag = "8")]
     pub said: Option<WireSaid>,
-    #[prost(bool, tag = "9")]
-    pub paused: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -114,8 +114,6 @@ pub(super) struct Incoming {
     pub(super) unit_ms: Option<u64>,
     /// All messages of the run up to this number have arrived.
     pub(super) number: u32,
-    /// Whether the peer sends nothing until it is asked again.
-    pub(super) paused: bool,
     /// Whether entries arrived while none were taken.
     pub(super) passed_over: bool,
     /// Those behind it that have: acknowledgements wait for all that came before them.
@@ -171,11 +169,6 @@ impl Incoming {
     /// This replica told what it has.
     pub(super) fn told(&mut self) {
         self.unacknowledged = 0;
-    }
-
-    /// Whether the peer is to be asked for what this replica lacks.
-    pub(super) fn asks(&self) -> bool {
-        self.epoch == 0 || self.paused
     }
 
     /// Whether something waits for entries or messages that come another way.

@@ -285,7 +285,7 @@ impl Session {
         if self.stage != Stage::Open {
             return Some(ping);
         }
-        let asks_ms = self.incoming.asks().then(|| self.asks_ms.or(self.last_contact_ms)).flatten();
+        let asks_ms = (self.incoming.epoch == 0).then(|| self.asks_ms.or(self.last_contact_ms)).flatten();
         let due = [
             asks_ms,
             self.outgoing.next_ms(tuning, self.incoming.ack_interval_ms(tuning)),

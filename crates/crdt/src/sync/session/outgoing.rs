@@ -109,11 +109,6 @@ pub(super) struct Outgoing {
     pub(super) reached: VersionVector,
     /// Whether the peer is given a snapshot, which tells of all that is here while it is read.
     pub(super) gives_snapshot: bool,
-    /// Since when the peer is sent nothing because it took too little, milliseconds of the monotonic clock. It asks for what it
-    /// lacks when no other peer brings it that.
-    pub(super) paused_ms: Option<u64>,
-    /// Whether it was told so.
-    pub(super) pause_told: bool,
     /// When the peer last acknowledged something, or when nothing was on its way; milliseconds of the monotonic clock.
     pub(super) progress_ms: u64,
     pub(super) epoch: u32,
@@ -223,20 +218,7 @@ impl Outgoing {
 
     /// Whether the peer has asked for what it lacks. Before that it is sent nothing.
     pub(super) fn is_asked(&self) -> bool {
-        self.epoch > 0 && self.paused_ms.is_none()
-    }
-
-    /// Nothing is streamed any more until the peer asks again.
-    pub(super) fn pause(&mut self, now: Now) {
-        (self.streams, self.streams_now) = (false, false);
-        (self.paused_ms, self.pause_told) = (Some(now.mono_ms), false);
-    }
-
-    /// Goes on although the peer has not asked, when that takes too long.
-    pub(super) fn resume_in_time(&mut self, resend_ms: u64, now: Now) {
-        if self.paused_ms.is_some_and(|since_ms| now.mono_ms >= since_ms.saturating_add(resend_ms)) {
-            self.paused_ms = None;
-        }
+        self.epoch > 0
     }
 
     /// The peer sent that entry, so it has it.
@@ -254,7 +236,6 @@ impl Outgoing {
             return Err(SyncError::Unexpected("the same request again and again"));
         }
         self.epoch = epoch;
-        self.paused_ms = None;
         if whole {
             self.whole_upto.merge(&self.sent);
         }
@@ -300,8 +281,7 @@ impl Outgoing {
             after(self.own_acks_wait, self.own_acks_ms, ack_interval_ms),
             after(self.other_acks_wait, self.other_acks_ms, tuning.forward_acks_interval_ms),
             after(self.entries_wait, Some(self.recent_ms), tuning.forward_delay_ms),
-            after(!self.in_flight.is_empty() && self.is_asked(), Some(self.progress_ms), tuning.resend_ms),
-            after(self.paused_ms.is_some(), self.paused_ms, tuning.resend_ms),
+            after(!self.in_flight.is_empty(), Some(self.progress_ms), tuning.resend_ms),
         ]
         .into_iter()
         .flatten()

@@ -177,7 +177,7 @@ impl Session {
         let (replica, now) = (round.replica, round.now);
         let patience_ms = self.exchange.tuning().patience_ms;
         let inc = &self.incoming;
-        if inc.asks() {
+        if inc.epoch == 0 {
             self.turn = CatchUp::begin(&self.exchange, peer.member, now);
             match self.turn {
                 Some(_) => round.effects.messages.push(self.ask_again(replica, now, false)),
@@ -222,7 +222,6 @@ impl Session {
     pub(super) fn ask_again(&mut self, replica: &Replica, now: Now, whole: bool) -> Message {
         let inc = &mut self.incoming;
         inc.epoch += 1;
-        inc.paused = false;
         inc.number = 0;
         inc.later.clear();
         inc.later_ms = None;
@@ -294,9 +293,6 @@ impl Session {
                 if inc.hear(member, &said) || !vector.is_empty() {
                     changed.insert(member);
                 }
-            }
-            if acks.paused {
-                (inc.paused, self.asks_ms) = (true, None);
             }
             if let Some(links) = acks.links {
                 self.outgoing.set_links(links);

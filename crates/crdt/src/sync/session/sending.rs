@@ -45,7 +45,7 @@ impl Session {
         let max_bytes = self.exchange.tuning().in_flight_bytes;
         self.stage != Stage::Open
             || self.wish.is_some()
-            || (self.incoming.asks() && self.asks_ms.is_none())
+            || (self.incoming.epoch == 0 && self.asks_ms.is_none())
             || self.incoming.waits()
             || self.prepares()
             || self.outgoing.has_news(own, durable, max_bytes)
@@ -61,7 +61,6 @@ impl Session {
         let (exchange, tuning) = (Arc::clone(&self.exchange), *self.exchange.tuning());
         let own = replica.identity();
         let out = &mut self.outgoing;
-        out.resume_in_time(tuning.resend_ms, now);
         if !out.is_asked() {
             return;
         }
@@ -76,9 +75,9 @@ impl Session {
         let bound = out.bound(own.origin(), durable, tuning.forward_delay_ms, now);
         out.entries_wait = streams && !bound.covers(durable) && !out.sent.covers(durable);
         if streams && out.is_stuck(own.origin(), durable, now) {
-            // What is written over from now on need not be sent, nor what the peer gets from another one.
+            // What is written over from now on need not be sent.
             round.effects.inputs.push(out.stop(peer.member, self.number));
-            out.pause(now);
+            (out.streams, out.streams_now) = (false, false);
             return;
         }
         let unit = if out.unit_due {
@@ -180,8 +179,7 @@ impl Session {
         let out = &mut self.outgoing;
         out.own_acks_wait = !due(out.own_acks_ms, self.incoming.ack_interval_ms(&tuning), now);
         out.other_acks_wait = !due(out.other_acks_ms, tuning.forward_acks_interval_ms, now);
-        let pauses = out.paused_ms.is_some() && !out.pause_told;
-        if out.own_acks_wait && !pauses {
+        if out.own_acks_wait {
             return;
         }
         let own = replica.identity().origin();
@@ -215,12 +213,11 @@ impl Session {
         let received = self.incoming.number;
         let has_parts = self.incoming.unit.is_some() && received != out.received_told;
         let says_more = out.said.get(&own).is_none_or(|told| *told < replica.marks().version());
-        if own_news.is_empty() && acks.is_empty() && links.is_none() && !has_parts && !says_more && !pauses {
+        if own_news.is_empty() && acks.is_empty() && links.is_none() && !has_parts && !says_more {
             return;
         }
         let said = tell(&mut out.said, own, replica.said());
         out.received_told = received;
-        out.pause_told |= pauses;
         if let Some(links) = &links {
             out.links_told.clone_from(links);
         }
@@ -235,7 +232,6 @@ impl Session {
             acks,
             links,
             received,
-            paused: pauses,
         }));
     }
 }
