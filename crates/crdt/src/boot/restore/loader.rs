@@ -79,7 +79,15 @@ impl Loader {
         let is_candidate = (!record.trimmed || record.left_out) && !record.settled;
         let entry = record.entry().filter(|_| is_candidate);
         let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
-        let before: Vec<_> = net.map(|(at, key)| (at, self.state.recorded(at, &key), key)).collect();
+        let mut keys: Vec<_> = net.collect();
+        // Of one that was left out, a change that was not shown is gone. What a merge made of its key may be left.
+        for change in record.outcomes.iter().filter(|_| record.left_out) {
+            let key = (change.keyspace, change.key.clone());
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let before: Vec<_> = keys.into_iter().map(|(at, key)| (at, self.state.recorded(at, &key), key)).collect();
         if record.changes.iter().any(|change| change.applied.is_none()) {
             self.state.dead.change(number);
         }
@@ -115,7 +123,7 @@ impl Loader {
                 }
             }
         }
-        for change in record.changes.iter().filter(|_| record.left_out) {
+        for change in record.changes.iter().chain(&record.outcomes).filter(|_| record.left_out) {
             self.settled.entry((change.keyspace, change.key.clone())).or_default();
         }
         let until = record.until.unwrap_or(number);

@@ -186,8 +186,9 @@ const FOUND_HOT: [u64; 3] = [3_508, 5_844, 3_000_321];
 /// the other two the histories have lives beside each other.
 const FOUND_BY_RULES: [u64; 3] = [62, 884, 1_078];
 
-/// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for.
-const FOUND_BY_ABSENCES: [u64; 3] = [915, 33_558, 41_242];
+/// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
+/// start took for a base what a version that had left was merged to.
+const FOUND_BY_ABSENCES: [u64; 4] = [842, 915, 33_558, 41_242];
 
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
