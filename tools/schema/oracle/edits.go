@@ -83,6 +83,10 @@ var exceptions = []struct{ kind, path, reason string }{
 	{"VolumeAttachment", ".spec.source.inlineVolumeSpec.claimRef", "one value, as in a PersistentVolume"},
 	{"Secret", ".type", "never changed: a Secret of another type is the last writer's"},
 	{"CustomResourceDefinition", ".status.storedVersions", "a union: objects may be stored in each of them"},
+	{"Job", ".status.succeeded", "counted pod by pod"},
+	{"Job", ".status.failed", "counted pod by pod, or index by index"},
+	{"Job", ".status.completedIndexes", "counted index by index"},
+	{"Job", ".status.uncountedTerminatedPods", "counted pod by pod"},
 }
 
 // refused are pairs of paths that eddy does not always let both sides change: an API server would refuse what comes of it, or

@@ -88,7 +88,7 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     if !is_whole || *is_moving || nodes.len() > 1 || has_minimum(&replay) || replay.is_delicate {
         (0..all.len()).for_each(|at| bound[at] |= !ways.is_alone(at));
     }
-    // Whose pod a count is tells the version alone that noted the pod.
+    // Only the version that noted a pod tells later who was counted.
     if let Some(counting) = &replay.counting {
         (0..all.len()).for_each(|at| bound[at] |= counting.notes(at, ways.parents[at].first().copied()));
     }
