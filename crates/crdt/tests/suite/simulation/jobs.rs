@@ -87,7 +87,7 @@ impl World {
         let first = self.jobs.0.is_empty();
         let Some((count, uncounted)) = shown(&up.shadow).or(first.then(Default::default)) else { return Ok(()) };
         let (noted, _) = self.jobs.known(&seen);
-        let takes = |pod: u64, of: u64| seed.rotate_left(pod as u32 * 5) % of == 0;
+        let takes = |pod: u64, of: u64| seed.rotate_left(pod as u32 * 5).is_multiple_of(of);
         let notes: Vec<u64> = (0..PODS).filter(|pod| !noted.contains(pod) && takes(*pod, 6)).collect();
         let counts: Vec<u64> = uncounted.iter().copied().filter(|pod| takes(*pod, 2)).collect();
         let left = uncounted.iter().chain(&notes).copied().filter(|pod| !counts.contains(pod)).collect();

@@ -186,11 +186,13 @@ const FOUND_HOT: [u64; 3] = [3_508, 5_844, 3_000_321];
 /// the next two the histories have lives beside each other. In 864 all disks are lost but a copy, which begins anew.
 const FOUND_BY_RULES: [u64; 4] = [62, 884, 1_078, 864];
 
-/// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for.
+/// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
+/// start took for a base what a version that had left was merged to.
 const FOUND_BY_ABSENCES: [u64; 4] = [842, 915, 33_558, 41_242];
 
 /// Such seeds among schedules of many lost disks. What only a copy of a disk had settled of a forgotten birth was not told; what
-/// it had settled of several makers was not written again. In the last two the oracle was wrong: two members wrote the same again, and one began with what a copy had.
+/// it had settled of several makers was not written again. In the last two the oracle was wrong: two members wrote the same
+/// again, and one began with what a copy had.
 const FOUND_LOSSY: [u64; 4] = [4_000_092, 6_001_567, 6_003_726, 6_000_760];
 
 #[test]
