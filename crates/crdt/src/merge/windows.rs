@@ -171,8 +171,8 @@ impl Windows {
         key: &[u8],
         floor: &VersionVector,
         base: impl FnOnce(usize) -> Option<Recorded>,
-    ) {
-        self.settle_by(keyspace, key, floor, |open| {
+    ) -> bool {
+        let (_, lingers) = self.settle_by(keyspace, key, floor, |open| {
             let mut base_number = None;
             let (_, settled) = open.settle_to(|window, may_end| {
                 let base = |count| {
@@ -184,6 +184,7 @@ impl Windows {
             });
             (base_number, settled)
         });
+        lingers
     }
 
     /// `settle` settles what it can of a window, and tells which record holds its base then.

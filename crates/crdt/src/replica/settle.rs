@@ -15,6 +15,7 @@ use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
+use crate::store::system::SystemKey;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -156,18 +157,19 @@ impl Replication {
     /// The floor is at least that from now on.
     fn rise(&mut self, floor: &VersionVector) {
         self.floor.merge(floor);
-        self.to_settle.append(&mut self.held);
+        self.to_settle.append(&mut self.lingering);
         self.may_shorten = true;
     }
 
     /// Looks again at rules that were forgotten and waited for the log.
     fn free_rules(&mut self) {
-        let held: Vec<(Keyspace, Key)> = self.held.iter().cloned().collect();
-        for (keyspace, key) in held {
+        let rules = |number| (Keyspace::System, SystemKey::Rules(number).encode());
+        let waiting: Vec<(Keyspace, Key)> = self.lingering.range(rules(0)..=rules(u32::MAX)).cloned().collect();
+        for (keyspace, key) in waiting {
             let open = self.windows.get(keyspace, &key);
             let is_under = open.is_some_and(|open| open.window.versions().iter().all(|v| self.floor.contains(v.dot)));
             if is_under && self.floor_of_rules(keyspace, &key, &self.floor).is_none() {
-                self.held.remove(&(keyspace, key.clone()));
+                self.lingering.remove(&(keyspace, key.clone()));
                 self.to_settle.insert((keyspace, key));
             }
         }
@@ -180,9 +182,6 @@ impl Replication {
 
     /// Settles the windows of keys that entries under the floor have changed, about as many as `pace`. Tells the records
     /// that no window rests on any more.
-    ///
-    /// A version under the floor that cannot settle without one above it waits for that one: its entry leads here once it is
-    /// under the floor, and when it leaves, [`Replica::leave`] does.
     fn settle_windows(&mut self, pace: usize, book: &RuleBook) -> Vec<u64> {
         let (mut left, mut released) = (pace, vec![]);
         while left > 0
@@ -219,8 +218,8 @@ impl Replication {
         let floor = held.as_ref().unwrap_or(&self.floor);
         let (record, lingers) = self.windows.settle(keyspace, key, floor, book);
         released.extend(record);
-        if held.is_some() {
-            self.held.insert((keyspace, key.clone()));
+        if lingers || held.is_some() {
+            self.lingering.insert((keyspace, key.clone()));
         }
         let Some(open) = self.windows.get(keyspace, key) else { return 1 };
         if lingers && open.window.versions().len() >= BRAID.max(2 * open.stayed) {
@@ -238,8 +237,13 @@ impl Replication {
                 && let Some(oldest) = self.log.oldest(origin)
             {
                 let dot = oldest.entry.head.dot;
-                let waits = |change: &Change| self.windows.holds(change.keyspace, &change.key, dot);
-                if dot.seq > upto || (!self.windows.is_empty() && oldest.entry.changes.iter().any(waits)) {
+                let waits = |change: &Change| {
+                    let key = (change.keyspace, change.key.clone());
+                    (self.lingering.contains(&key) || self.to_settle.contains(&key))
+                        && self.windows.holds(change.keyspace, &change.key, dot)
+                };
+                let some_wait = !self.lingering.is_empty() || !self.to_settle.is_empty();
+                if dot.seq > upto || (some_wait && oldest.entry.changes.iter().any(waits)) {
                     break;
                 }
                 let Some(logged) = self.log.pop(origin) else { break };

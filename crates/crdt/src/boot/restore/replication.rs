@@ -204,9 +204,8 @@ pub(super) fn restore(
         let base = |count| base_after(stations, count);
         let held = kept.floor_of_rules(keyspace, &key, &head.floor);
         let floor = held.as_ref().unwrap_or(&head.floor);
-        kept.windows.settle_known(keyspace, &key, floor, base);
-        if held.is_some() {
-            kept.held.insert((keyspace, key));
+        if kept.windows.settle_known(keyspace, &key, floor, base) || held.is_some() {
+            kept.lingering.insert((keyspace, key));
         }
     }
     replica.origins.fresh = head.vector.above(&replica.origins.own.deps);
