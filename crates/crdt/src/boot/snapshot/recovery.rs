@@ -42,7 +42,8 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     }
     // A write to a known incarnation is this member's own. Its entry is not known, but it comes after the known ones.
     let origin_of = |began: Incarnation| if known.contains(began.dot) { own } else { began.dot.origin };
-    // Where a replica begins anew, it shows all keys at one revision, whoever wrote them.
+    // A replica that begins anew shows all keys of the snapshot at one revision. So one revision can hold writes of several
+    // origins, and each origin's are one entry.
     let mut entries: BTreeMap<(Revision, Origin, u32), Change> = BTreeMap::new();
     for (key, versions) in old.state.index.iter().filter(|(key, _)| !old.state.local.contains(key)) {
         let newest = versions.len().saturating_sub(1);

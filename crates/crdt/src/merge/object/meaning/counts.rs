@@ -18,7 +18,7 @@ use super::super::past::{Past, Scalars};
 use super::super::path::{Path, Step};
 use super::super::schema::Schema;
 use super::indexes::Indexes;
-use super::place::{int, list, text};
+use super::place::{Place, int, list, text};
 
 /// The fields of a Job's status in which pods are counted, once for those that succeeded and once for those that failed: the
 /// number, and the indexes of an indexed Job. The first is also the name of the list of those that are uncounted.
@@ -150,11 +150,7 @@ impl Counting {
             return false;
         }
         let Some(merged) = self.merged(heads, past) else { return false };
-        if let Json::Map(object) = object
-            && let Json::Map(status) = object.entry("status".to_owned()).or_insert(Json::Map([].into()))
-        {
-            write(status, &merged);
-        }
+        write(object, &merged);
         true
     }
 
@@ -197,36 +193,29 @@ fn read_status(status: &Json) -> Option<Counts> {
     Some(counts)
 }
 
-/// Makes a status count that, and leaves what says so already as it is.
-fn write(status: &mut BTreeMap<String, Json>, merged: &Counts) {
-    let whole = Json::Map(std::mem::take(status));
-    let before = read_status(&whole).unwrap_or_default();
-    if let Json::Map(fields) = whole {
-        *status = fields;
+/// Makes the status of an object count that, and leaves what says so already as it is.
+fn write(object: &mut Json, merged: &Counts) {
+    let status = Place::of(&["status"]);
+    if status.get(object).is_none() {
+        status.put(object, Some(Json::Map([].into())));
     }
+    let before = status.get(object).and_then(read_status).unwrap_or_default();
     for ((before, merged), (name, indexes)) in before.iter().zip(merged).zip(FIELDS) {
         if before.number != merged.number {
-            put(status, name, (merged.number > 0).then(|| Json::Number(merged.number.to_string())));
+            let number = (merged.number > 0).then(|| Json::Number(merged.number.to_string()));
+            status.field(name).put(object, number);
         }
         if before.indexes != merged.indexes {
-            put(status, indexes, (!merged.indexes.is_empty()).then(|| Json::String(merged.indexes.to_string())));
+            let all = (!merged.indexes.is_empty()).then(|| Json::String(merged.indexes.to_string()));
+            status.field(indexes).put(object, all);
         }
         if before.uncounted != merged.uncounted {
-            let inner = status.entry(UNCOUNTED.to_owned()).or_insert(Json::Map([].into()));
-            let known =
-                list(inner, name).iter().filter(|uid| uid.as_str().is_some_and(|uid| merged.uncounted.contains(uid)));
+            let uncounted = status.field(UNCOUNTED);
+            let listed = uncounted.get(object).map(|uncounted| list(uncounted, name)).unwrap_or_default();
+            let known = listed.iter().filter(|uid| uid.as_str().is_some_and(|uid| merged.uncounted.contains(uid)));
             let mut all: Vec<Json> = known.cloned().collect();
             all.extend(merged.uncounted.difference(&before.uncounted).cloned().map(Json::String));
-            if let Json::Map(inner) = inner {
-                put(inner, name, (!all.is_empty()).then_some(Json::List(all)));
-            }
+            uncounted.field(name).put(object, (!all.is_empty()).then_some(Json::List(all)));
         }
-    }
-}
-
-fn put(map: &mut BTreeMap<String, Json>, name: &str, value: Option<Json>) {
-    match value {
-        Some(value) => drop(map.insert(name.to_owned(), value)),
-        None => drop(map.remove(name)),
     }
 }
