@@ -141,14 +141,14 @@ impl Exchange {
     /// The entry as it is sent, encoded now or before.
     pub(super) fn encode(&self, replica: &Replica, entry: &Entry) -> Arc<Encoded> {
         let (dot, name) = (entry.head.dot, (entry.head.dot, entry.head.first_seq));
-        {
+        let tries = {
             let mut shared = self.lock();
             if let Some(encoded) = shared.encoded.get(&name).cloned() {
                 shared.tally.reused += 1;
                 return encoded;
             }
-        }
-        let tries = self.lock().tries_deltas();
+            shared.tries_deltas()
+        };
         let mut bases = 0;
         let base_of = |change: &_| {
             let base = tries.then(|| replica.value_before(dot, change)).flatten();
@@ -189,10 +189,11 @@ impl Exchange {
 impl ExchangeState {
     /// Whether it is worth looking for deltas in the next entry.
     fn tries_deltas(&mut self) -> bool {
-        self.passed_over += 1;
-        if self.in_vain < VAIN_MAX || self.passed_over >= PASSED_OVER_MAX {
+        if self.in_vain < VAIN_MAX {
             self.passed_over = 0;
+            return true;
         }
+        self.passed_over = (self.passed_over + 1) % PASSED_OVER_MAX;
         self.passed_over == 0
     }
 
@@ -272,5 +273,30 @@ impl Drop for Link {
                 shared.links.remove(&self.peer);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deltas_that_save_nothing_are_hardly_looked_for_until_one_saves_something() {
+        let mut state = ExchangeState::default();
+        let mut tries_of = |entries: u32, deltas: u32| {
+            (0..entries)
+                .filter(|_| {
+                    let tries = state.tries_deltas();
+                    state.learn(u32::from(tries), if tries { deltas } else { 0 });
+                    tries
+                })
+                .count() as u32
+        };
+        assert_eq!(tries_of(VAIN_MAX, 0), VAIN_MAX, "at first all are tried");
+        assert_eq!(tries_of(10 * PASSED_OVER_MAX, 0), 10, "then few");
+        assert_eq!(tries_of(PASSED_OVER_MAX, 1), 1, "one of these saves something");
+        assert_eq!(tries_of(100, 1), 100, "all are tried again");
+        assert_eq!(tries_of(VAIN_MAX, 0), VAIN_MAX, "and it takes as long as at first until they are not");
+        assert_eq!(tries_of(PASSED_OVER_MAX, 0), 1);
     }
 }
