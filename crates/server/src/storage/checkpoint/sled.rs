@@ -336,4 +336,26 @@ mod tests {
             assert!(!path.join("blobs").is_dir() || std::fs::read_dir(path.join("blobs")).unwrap().next().is_none());
         }
     }
+
+    /// What sled writes of a page again stays in its file until the checkpoint goes. So the file tells how much that was.
+    #[test]
+    fn a_tree_takes_little_more_than_its_pages() {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().join("tree");
+        let mut draft = SledTrees.create(&path).unwrap();
+        let (mut record, mut pages) = (vec![0; 500], 0);
+        for step in 0..24 {
+            let mut packer = Packer::new();
+            for number in 1..=2_000_u64 {
+                record[..8].copy_from_slice(&number.to_le_bytes());
+                packer.push(step * 2_000 + number, &record);
+            }
+            let values = packer.finish(None);
+            pages += values.iter().map(|(_, value)| value.len() as u64).sum::<u64>();
+            draft.insert(values).unwrap();
+        }
+        draft.finish(&|| false).unwrap();
+        let file = std::fs::metadata(path.join("db")).unwrap().len();
+        assert!(file < pages * 8 / 5, "{pages} bytes of pages take {file}");
+    }
 }
