@@ -43,6 +43,9 @@ pub struct MeetResponse {
     /// The rules by which its cluster merges; of a member that is starting, those with which it would found the cluster.
     #[prost(bytes = "bytes", tag = "8")]
     pub rules: ::prost::bytes::Bytes,
+    /// The rules that are in use, and those that are declared and will be. A member that starts for the first time may ask for either.
+    #[prost(bytes = "bytes", repeated, tag = "9")]
+    pub rules_now: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Member {

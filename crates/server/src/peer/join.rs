@@ -10,6 +10,7 @@ use futures::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::declarations::{asks_for_others, declared_apart};
 use super::dial::{Backoff, Dialer};
 use super::fetch::{Source, fetch};
 use super::troubles::Troubles;
@@ -18,9 +19,6 @@ use crate::node::identity::{self, Founded};
 
 /// How long one attempt to meet a peer may take.
 const MEET_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// How long a founder that refuses to begin still answers others. Otherwise one of them could miss it and begin alone.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// What a new data dir begins with.
 pub enum Beginning {
@@ -36,39 +34,6 @@ pub enum Beginning {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the member has been permanently removed from the cluster")]
 pub struct Removed;
-
-/// Two new members would found one cluster with different declarations about merges.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "member {name} would found the cluster with {theirs}, this one with {ours}: \
-     give all founders the same --kubernetes-prefix, and the same --counters or --merge-policy"
-)]
-pub struct DeclaredApart {
-    /// The other member.
-    name: String,
-    ours: String,
-    theirs: String,
-}
-
-impl DeclaredApart {
-    /// The error, once the other founders that start now had the time to ask and to see it, too.
-    async fn told(self) -> anyhow::Error {
-        tokio::time::sleep(LINGER).await;
-        self.into()
-    }
-}
-
-/// Whether a member would found the cluster with something else than this one. One that says nothing would not.
-fn declared_apart(founded: &Founded, ours: &Rules, member_id: u64, theirs: &[u8]) -> Option<DeclaredApart> {
-    let founder = founded.founders.iter().find(|founder| founder.id.get() == member_id)?;
-    let theirs = Rules::read(theirs).filter(|theirs| !theirs.counters.is_empty() || !theirs.prefix.is_empty())?;
-    let described = |rules: &Rules| match theirs.engine == ours.engine {
-        true => rules.to_string(),
-        false => format!("merge engine {}, {rules}", rules.engine),
-    };
-    let (name, ours_text, theirs_text) = (founder.name.clone(), described(ours), described(&theirs));
-    (theirs != *ours).then_some(DeclaredApart { name, ours: ours_text, theirs: theirs_text })
-}
 
 /// The member that asks: by its id or, if it gives none, by its peer URLs.
 pub(crate) fn find_asker(members: &[Member], request: &MeetRequest) -> Option<ReplicaId> {
@@ -131,8 +96,8 @@ pub fn starting(config: &Config, founded: &Founded) -> MeetResponse {
 /// where they have gone on, their state must come before any write here. `asked` is what new members asked of this one.
 ///
 /// # Errors
-/// When this member was removed, a running cluster that is to be joined does not know it, or another founder was given
-/// other declarations about merges.
+/// When this member was removed, a running cluster that is to be joined does not know it, or the cluster or another founder
+/// was given other declarations about merges.
 pub async fn begin(
     config: &Config,
     founded: &Founded,
@@ -168,7 +133,11 @@ pub async fn begin(
         let mut met: Option<Rules> = None;
         for (founder, answer) in &answers {
             let Ok(answer) = answer else { continue };
-            match weigh(founded, founder, answer, &mut troubles)? {
+            let weighed = weigh(founded, founder, answer, &mut troubles)?;
+            if matches!(weighed, Weighed::Founded | Weighed::GoneOn) {
+                asks_for_others(config, founder, answer)?;
+            }
+            match weighed {
                 Weighed::Stranger => continue,
                 Weighed::New => {
                     if let Some(apart) = declared_apart(founded, &ours, answer.member_id, &answer.rules) {
@@ -362,6 +331,7 @@ async fn join(
             }
             let own = answer.members.iter().find(|member| same_urls(&member.peer_urls, &peer_urls));
             let Some(own) = own else { continue };
+            asks_for_others(config, founder, answer)?;
             let identity = Identity {
                 cluster: ClusterId::new(answer.cluster_id),
                 replica: ReplicaId::new(own.id),

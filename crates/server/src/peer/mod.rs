@@ -9,6 +9,7 @@
 //! peer is sent entries less often, and delays no other peer and no client.
 
 mod board;
+mod declarations;
 mod dial;
 mod end;
 mod events;

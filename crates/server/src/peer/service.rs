@@ -1,9 +1,11 @@
 //! The gRPC service for peers: opening a stream, and asking this member for its identity.
 
+use std::iter::once;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
+use eddy_crdt::merge::Rules;
 use eddy_proto::peer::peer_server::{Peer as PeerApi, PeerServer};
 use eddy_proto::peer::{Frame, MeetRequest, MeetResponse};
 use futures::{Stream, StreamExt};
@@ -104,6 +106,7 @@ impl Peers {
             starting: false,
             members: members.iter().filter(|member| !member.removed).map(join::to_wire).collect(),
             rules: replica.rules().first().encode(),
+            rules_now: once(replica.rules().current()).chain(replica.rules().declared()).map(Rules::encode).collect(),
             knows_asker: asker.is_some_and(|asker| replica.vector().iter().any(|dot| dot.origin.replica == asker)),
             has_settled: replica.floor().iter().any(|dot| dot.origin.replica.get() != 0),
             removed_asker: asker.is_some_and(|id| members.iter().any(|member| member.id == id && member.removed)),

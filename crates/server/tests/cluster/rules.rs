@@ -105,30 +105,49 @@ async fn founders_with_different_declarations_refuse_to_start_and_name_the_diffe
     Ok(())
 }
 
+/// Starts a member on a new data dir and waits until it has refused, with what it says.
+async fn refused(dir: &std::path::Path, ports: [u16; 2], flags: &[String]) -> Result<String> {
+    let mut server = spawn(dir, ports, flags)?;
+    let status = server.ended(PATIENCE).await?;
+    ensure!(!status.success(), "it started: {}", server.log());
+    Ok(server.log())
+}
+
 #[tokio::test]
-async fn a_member_that_comes_later_takes_what_the_cluster_was_founded_with() -> Result<()> {
+async fn a_member_that_comes_later_asks_for_what_the_cluster_has_or_for_nothing() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let ports = [free_ports()?, free_ports()?];
     let counters = format!("--counters={COUNTERS}");
-    let all = founders(ports, [&[&counters, "--join-timeout=300ms"], &["--kubernetes-prefix=/k8s/"]]);
+    let other = "--kubernetes-prefix=/k8s/";
+    let all = founders(ports, [&[&counters, "--join-timeout=300ms"], &[other]]);
     let mut first = spawn(&dir.path().join("r0"), ports[0], &all[0])?;
     first.ready().await?;
-    let mut second = spawn(&dir.path().join("r1"), ports[1], &all[1])?;
-    second.ready().await?;
-    let mut replicas = [replica(first, 0, ports[0]), replica(second, 1, ports[1])];
+    let cluster = format!("prefix /registry/, counters {COUNTERS}");
+    let asked = format!("prefix /k8s/, counters {COUNTERS}");
+    let refusal =
+        format!("the cluster of member r0 merges by {cluster}, atomic none, and the flags of this one ask for {asked}");
+    let log = refused(&dir.path().join("r1"), ports[1], &all[1]).await?;
+    assert!(log.contains(&refusal), "{log}");
+    // Without a flag, or with the same, it comes.
+    let second = &dir.path().join("r1");
+    let plain = founders(ports, [&[], &[]]);
+    let mut server = spawn(second, ports[1], &plain[1])?;
+    server.ready().await?;
+    let mut replicas = vec![replica(first, 0, ports[0]), replica(server, 1, ports[1])];
     replicas[0].put("/registry/deployments/default/a", &deployment(3)).await?;
     replicas[1].shows("/registry/deployments/default/a", Some(&deployment(3))).await?;
-    let cluster = format!("prefix /registry/, counters {COUNTERS}");
     for replica in &replicas {
         let table = replica.status_table()?;
         assert!(table.contains(&cluster), "{table}");
+        assert_eq!(replica.logged(&[WARNING]), 0, "nothing else was asked for");
     }
-    let both = [WARNING, &cluster, &format!("prefix /k8s/, counters {COUNTERS}")];
-    assert_eq!([replicas[0].logged(&[WARNING]), replicas[1].logged(&both)], [0, 1]);
-    // Once for each start.
+    // A site that restarts with the file of yesterday must not stay down.
     replicas[1].server.kill()?;
-    replicas[1].server.restart().await?;
-    assert_eq!([replicas[1].logged(&[WARNING]), replicas[1].logged(&both)].map(|lines| lines.min(1)), [1, 1]);
+    let mut server = spawn(second, ports[1], &all[1])?;
+    server.ready().await?;
+    replicas[1] = replica(server, 1, ports[1]);
+    replicas[1].shows("/registry/deployments/default/a", Some(&deployment(3))).await?;
+    assert_eq!(replicas[1].logged(&[WARNING, &cluster, &asked]), 1, "{}", replicas[1].server.log());
 
     // One that is added while the cluster runs is treated alike.
     replicas[0].put("old", "x").await?;
@@ -137,12 +156,16 @@ async fn a_member_that_comes_later_takes_what_the_cluster_was_founded_with() -> 
     replicas[0].add(&peer_url).await?;
     let list: Vec<String> = replicas.iter().map(|r| format!("{}={}", r.name, r.peer_url)).collect();
     let mut all = flags(&name, &peer_url, &format!("{},{name}={peer_url}", list.join(",")));
-    all.extend(["--initial-cluster-state=existing".to_owned(), "--kubernetes-prefix=/k8s/".to_owned()]);
-    let mut server = spawn(&dir.path().join(&name), ports, &all)?;
+    all.push("--initial-cluster-state=existing".to_owned());
+    let third = dir.path().join(&name);
+    let log = refused(&third, ports, &[&all[..], &[other.to_owned()]].concat()).await?;
+    assert!(log.contains(&format!("merges by {cluster}")) && log.contains(&format!("ask for {asked}")), "{log}");
+    all.push(counters);
+    let mut server = spawn(&third, ports, &all)?;
     server.ready().await?;
     let third = Replica { server, name, ports, peer_url };
     third.shows("old", Some("x")).await?;
-    assert_eq!(third.logged(&both), 1, "{}", third.server.log());
+    assert_eq!(third.logged(&[WARNING]), 0, "{}", third.server.log());
     let table = third.status_table()?;
     assert!(table.contains(&cluster), "{table}");
     Ok(())
