@@ -42,7 +42,7 @@ use seeds::{SHARED_SPACES, sweep};
 use crate::support::seeds::env;
 
 /// How many schedules a plain `cargo test` runs, half of them in each test.
-const SCHEDULES: u64 = 20_000;
+const SCHEDULES: u64 = 14_000;
 
 /// What that many schedules must have met, so that they cannot silently test nothing.
 const MET: [&str; 22] = [
@@ -96,7 +96,7 @@ fn whatever_leaves_beside_members_that_are_away_changes_nothing() {
 }
 
 /// How many schedules of absences a plain `cargo test` runs; `EDDY_SIM_ABSENCES` says otherwise.
-const ABSENCES: u64 = 2_000;
+const ABSENCES: u64 = 1_400;
 
 /// What these must have met.
 const MET_IN_ABSENCES: [&str; 6] = [
@@ -121,7 +121,7 @@ fn whoever_is_away_each_replica_shows_what_all_versions_mean() {
 }
 
 /// How many schedules in which rules and builds change a plain `cargo test` runs; `EDDY_SIM_RULES` says otherwise.
-const RULES_SCHEDULES: u64 = 400;
+const RULES_SCHEDULES: u64 = 300;
 
 /// What they must have met.
 const RULES_MET: [&str; 8] = [
