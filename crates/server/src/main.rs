@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use eddy_server::{cli, command, logging, run};
 
-/// Measure idle memory, memory after a burst, and the put rate before another one is set. With huge pages, what sled zeroes
+/// Measure idle memory, memory after a burst, and the put rate before another one is set. With huge pages, what sled reserves
 /// when it opens a checkpoint would be 28 MB of touched memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -112,7 +112,8 @@ pub enum Unresolved {
     Damaged(DeltaError),
 }
 
-/// Reads an entry. Keys and values share the memory of `bytes`.
+/// Reads an entry. Its keys and values have memory of their own. Otherwise one of them that stays would hold on to all that
+/// it came with, which can be a thousand times as much.
 ///
 /// # Errors
 /// When the bytes are no entry.
@@ -151,7 +152,11 @@ fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Optio
         None
     };
     let kind = match wire.flags >> KIND_SHIFT {
-        1 => ChangeKind::Put { value: wire.value, lease: wire.lease.map(LeaseId::new), version: wire.version },
+        1 => {
+            // A patch is replaced by the value that it makes.
+            let value = if delta.is_some() { wire.value } else { Bytes::copy_from_slice(&wire.value) };
+            ChangeKind::Put { value, lease: wire.lease.map(LeaseId::new), version: wire.version }
+        }
         2 => ChangeKind::Delete,
         3 => ChangeKind::Expire,
         _ => return Err(DecodeError::Field("kind of change")),
@@ -173,7 +178,7 @@ fn change_from_wire(wire: WireChange, head: &EntryHead) -> Result<(Change, Optio
         }
     };
     let keyspace = wire::keyspace_from_wire(wire.flags);
-    Ok((Change::new(keyspace, wire.key, kind, incarnation), delta))
+    Ok((Change::new(keyspace, Bytes::copy_from_slice(&wire.key), kind, incarnation), delta))
 }
 
 impl Received {

@@ -178,6 +178,15 @@ fn entries_come_back_without_what_stays_on_their_replica() {
     assert_eq!(received.changes[1], sent.changes[2]);
 }
 
+#[test]
+fn what_is_read_holds_on_to_nothing_that_it_came_with() {
+    let encoded = entry_wire::encode(&entry("/registry/pods/default/web-1", Bytes::from_static(b"value")), |_| None);
+    let frame = Bytes::from([&encoded.bytes[..], &[0; 1 << 20]].concat());
+    let received = entry_wire::decode(frame.slice(..encoded.bytes.len())).expect("an entry");
+    let entry = received.resolve(|_, _, _| None).expect("no deltas");
+    assert!(frame.is_unique(), "{} changes hold on to {} bytes", entry.changes.len(), frame.len());
+}
+
 /// A Pod of about 2 KB as a kube-apiserver stores it.
 fn pod(resource_version: u32, phase: &str) -> Bytes {
     let env: String = (0..18).map(|n| format!(r#"{{"name":"SETTING_{n}","value":"{:x}"}},"#, n * 7_919)).collect();
