@@ -1,7 +1,7 @@
 //! A member that loses its disk again and again leaves nothing behind that grows.
 
 use eddy_crdt::sync::SessionEvent;
-use eddy_crdt::{Input, Notice, Replica};
+use eddy_crdt::{Birth, Input, Notice, Replica};
 
 use super::stories::install;
 use crate::support::build::{genesis, id, identity, put};
@@ -130,6 +130,25 @@ fn one_that_began_with_less_than_was_everywhere_begins_anew() {
     world.pass(1_000);
     assert!(!world.nodes[1].notices.iter().any(Notice::is_refusal), "{:?}", world.nodes[1].notices);
     assert_eq!(world.events(wire, 1).last(), Some(&SessionEvent::SnapshotNeeded { member: id(1) }));
+}
+
+/// Somebody announces another birth of a member, which then announces its own again. What it acknowledges with that comes
+/// before the entry. It was dropped as that of a birth that is over, and nothing settled until the member acknowledged
+/// something else (found by hot seed 7000026).
+#[test]
+fn an_acknowledgement_that_comes_before_the_birth_is_announced_counts() {
+    let mut world = World::new(3);
+    world.run(0, put("k", "v")).unwrap();
+    world.tell_all().unwrap();
+    world.handle(1, Input::Begins { member: id(0), birth: Birth::new(1_000) });
+    for to in [0, 2] {
+        world.tell(1, to, usize::MAX).unwrap();
+    }
+    world.tell_acks(0, 2);
+    world.tell(0, 2, usize::MAX).unwrap();
+    let (all, third) = (world.nodes[0].replica.vector(), &world.nodes[2].replica);
+    assert_eq!(third.vector(), all);
+    assert_eq!(third.acks().get(&identity(0, 1).origin()), Some(all));
 }
 
 /// The third founder loses its disk and founds again, alone. The first one knows of nothing that all have, so it takes what

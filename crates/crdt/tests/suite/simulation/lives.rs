@@ -355,11 +355,9 @@ impl World {
                     self.coverage.count("lost tails");
                     self.anew(host, *from);
                 }
-                // What was founded again reached a member that had not heard what all have. It is asked for again, and begins
-                // anew.
-                Notice::BelowFloor { .. } if self.coverage.0.contains_key("founded again") => {
-                    self.coverage.count("entries below the floor");
-                }
+                // What was founded again, or what a copy in doubt gave, reached a member that had not heard what all have. It
+                // is asked for again, and begins anew.
+                Notice::BelowFloor { .. } if self.disk_faults => self.coverage.count("entries below the floor"),
                 Notice::UnknownRules { .. } if self.plan.rules => {
                     self.coverage.count("entries that an older build does not know");
                 }
