@@ -96,9 +96,10 @@ impl Replica {
     }
 
     /// Whether a replica that has `have`, and knows that all have `floor`, takes what it lacks of the log. It refuses what
-    /// does not depend on the floor. An origin's first entry that it lacks decides: the later ones depend on more.
+    /// does not depend on the floor. An origin's first entry that it lacks decides: the later ones depend on more. A floor that
+    /// is not covered here is nonsense: this replica has acknowledged what a peer knows all to have.
     pub(crate) fn is_taken_by(&self, have: &VersionVector, floor: &VersionVector) -> bool {
-        let Some(log) = self.log() else { return true };
+        let Some(log) = self.log().filter(|_| self.origins.vector.covers(floor)) else { return true };
         let lacking = self.origins.vector.iter().filter(|newest| !have.contains(*newest));
         let firsts = lacking.filter_map(|newest| log.of(newest.origin, have.get(newest.origin) + 1).next());
         firsts.into_iter().all(|logged| {
