@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use eddy_crdt::ReplicaId;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -52,7 +53,7 @@ pub fn run(invocation: Invocation) -> anyhow::Result<()> {
     match ended {
         Ended::Stopped => Ok(()),
         // A new program, so that nothing keeps the old state.
-        Ended::StartAnew => {
+        Ended::StartAnew(_) => {
             let mut args = std::env::args_os();
             let mut program = Command::new("/proc/self/exe");
             if let Some(name) = args.next() {
@@ -68,8 +69,8 @@ pub fn run(invocation: Invocation) -> anyhow::Result<()> {
 enum Ended {
     /// The process was told to stop, or its member was removed.
     Stopped,
-    /// The process has to begin anew, in the same data dir.
-    StartAnew,
+    /// The process has to begin anew, in the same data dir, best from what that member has.
+    StartAnew(ReplicaId),
 }
 
 async fn serve(config: Config) -> anyhow::Result<Ended> {
@@ -118,8 +119,8 @@ async fn serve(config: Config) -> anyhow::Result<Ended> {
         anyhow::bail!("the disk of {} did not answer", config.data_dir.display());
     }
     tracing::info!(name = config.name, "data-dir" = %config.data_dir.display(), "closed eddy server");
-    if ended == Ended::StartAnew {
-        stage::want_anew(&config.data_dir)?;
+    if let Ended::StartAnew(giver) = ended {
+        stage::want_anew(&config.data_dir, giver)?;
     }
     Ok(ended)
 }
@@ -225,7 +226,8 @@ async fn begin(
         Begins::New => join::begin(config, founded, dialer, station.asked()).await.map(Some),
         Begins::Anew => {
             let old = tokio::task::block_in_place(|| assemble::load_replica(config, founded))?;
-            let installed = join::anew(&old, dialer, config.join_timeout).await?;
+            let first = stage::giver(&config.data_dir)?;
+            let installed = join::anew(&old, first, dialer, config.join_timeout).await?;
             Ok(Some(installed.map_or(Beginning::Old, Beginning::Snapshot)))
         }
     }
@@ -277,9 +279,9 @@ async fn wait(signals: &mut Signals, peers: &Peers) -> Ended {
             Ended::Stopped
         }
         halted = halt.wait_for(Option::is_some) => match halted.ok().and_then(|halted| halted.clone()) {
-            Some(Halt::StartAnew(reason)) => {
-                tracing::warn!(reason, "starting anew from what the other members have");
-                Ended::StartAnew
+            Some(Halt::StartAnew { giver, why }) => {
+                tracing::warn!(reason = why, "starting anew from what the other members have");
+                Ended::StartAnew(giver)
             }
             Some(Halt::Removed) | None => {
                 tracing::warn!("{Removed}; shutting down");

@@ -87,11 +87,12 @@ impl Acks {
         news
     }
 
-    /// Drops what does not count and never will: what was acknowledged under births that are over.
-    pub fn retain(&mut self, may_count: impl Fn(Origin) -> bool) {
+    /// Drops what does not count: what was acknowledged under births that are over. What waits may count yet, when the
+    /// entry that it waits for announces its birth.
+    pub fn retain(&mut self, may_count: impl Fn(Origin) -> bool, may_wait: impl Fn(Origin) -> bool) {
         self.counted.retain(|member, _| may_count(*member));
         self.said.retain(|member, _| may_count(*member));
-        self.pending.retain(|member, _| may_count(*member));
+        self.pending.retain(|member, _| may_wait(*member));
     }
 
     /// Lets a fence stand for the births below it, in what covers all of them.

@@ -44,7 +44,11 @@ impl Replica {
             Some(AnnouncedBirth::One(birth)) => birth == origin.birth,
             Some(AnnouncedBirth::Contested) | None => true,
         };
-        membership.acks.retain(may_count);
+        let is_over = |origin: Origin| {
+            let is_gone = members.get(origin.replica).is_some() && !counting.contains(&origin.replica);
+            is_gone || self.origins.vector.has_forgotten(origin)
+        };
+        membership.acks.retain(may_count, |origin| !is_over(origin));
 
         let mut members: Vec<ReplicaId> = self.origins.vector.iter().map(|dot| dot.origin.replica).collect();
         members.dedup();

@@ -95,6 +95,20 @@ impl Replica {
         Ok(self.log().map(|log| log.missing(have, durable, max_bytes)).unwrap_or_default())
     }
 
+    /// Whether a replica that has `have`, and knows that all have `floor`, takes what it lacks of the log. It refuses what
+    /// does not depend on the floor. An origin's first entry that it lacks decides: the later ones depend on more. A floor that
+    /// is not covered here is nonsense: this replica has acknowledged what a peer knows all to have.
+    pub(crate) fn is_taken_by(&self, have: &VersionVector, floor: &VersionVector) -> bool {
+        let Some(log) = self.log().filter(|_| self.origins.vector.covers(floor)) else { return true };
+        let lacking = self.origins.vector.iter().filter(|newest| !have.contains(*newest));
+        let firsts = lacking.filter_map(|newest| log.of(newest.origin, have.get(newest.origin) + 1).next());
+        firsts.into_iter().all(|logged| {
+            let mut seen = VersionVector::clone(&logged.deps);
+            seen.advance(logged.entry.head.dot);
+            seen.covers(floor)
+        })
+    }
+
     /// How far entries may have been sent to members.
     pub fn marks(&self) -> &Marks {
         &self.marks

@@ -173,6 +173,8 @@ pub enum Message {
         have: VersionVector,
         /// Whether entries that were sent already are to come without deltas: a base is missing.
         whole: bool,
+        /// What the sender knows all members to have: an entry that it lacks and that does not depend on this it refuses.
+        floor: VersionVector,
     },
     /// Asks for chain hashes of one origin.
     ChainsWanted {
@@ -322,9 +324,12 @@ impl Message {
                 marks: *marks,
             }),
             Self::Acks(acks) => Body::Acks(acks.to_wire()),
-            Self::Again { epoch, have, whole } => {
-                Body::Again(wire::WireAgain { epoch: *epoch, have: wire::vector_to_wire(have), whole: *whole })
-            }
+            Self::Again { epoch, have, whole, floor } => Body::Again(wire::WireAgain {
+                epoch: *epoch,
+                have: wire::vector_to_wire(have),
+                whole: *whole,
+                floor: wire::vector_to_wire(floor),
+            }),
             Self::ChainsWanted { origin, seqs } => Body::ChainsWanted(wire::WireChainsWanted {
                 replica: origin.replica.get(),
                 birth: origin.birth.get(),
@@ -368,7 +373,12 @@ impl Message {
                 entries: wire.entries,
             },
             Body::Acks(wire) => Self::Acks(AckBatch::from_wire(wire)?),
-            Body::Again(wire) => Self::Again { epoch: wire.epoch, have: vector(&wire.have)?, whole: wire.whole },
+            Body::Again(wire) => Self::Again {
+                epoch: wire.epoch,
+                have: vector(&wire.have)?,
+                whole: wire.whole,
+                floor: vector(&wire.floor)?,
+            },
             Body::ChainsWanted(wire) => {
                 bounded(wire.seqs.len(), CHAINS_MAX, "number of chain hashes")?;
                 let origin = Origin { replica: ReplicaId::new(wire.replica), birth: Birth::new(wire.birth) };

@@ -114,7 +114,7 @@ fn messages() -> Vec<Message> {
         }),
         Message::Acks(AckBatch { links: Some(vec![ReplicaId::new(9)]), ..AckBatch::default() }),
         Message::Acks(AckBatch::default()),
-        Message::Again { epoch: 9, have: vector(&[dot(1, 1, 1)]), whole: true },
+        Message::Again { epoch: 9, have: vector(&[dot(1, 1, 1)]), whole: true, floor: vector(&[dot(2, 1, 1)]) },
         Message::ChainsWanted { origin: dot(1, 2, 0).origin, seqs: vec![1, 2, 300] },
         Message::Chains(vec![(dot(1, 2, 3), chain(9))]),
         Message::Hash { at: 1 << 60, hash: Some(1 << 100) },

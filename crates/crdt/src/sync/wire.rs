@@ -206,6 +206,9 @@ pub struct WireAgain {
     pub have: Vec<WireDot>,
     #[prost(bool, tag = "3")]
     pub whole: bool,
+    /// A build that does not say it takes what depends on nothing.
+    #[prost(message, repeated, tag = "4")]
+    pub floor: Vec<WireDot>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

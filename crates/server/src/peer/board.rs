@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use eddy_crdt::ReplicaId;
 use eddy_crdt::sync::{PeerStatus, Session, SessionTally};
+use eddy_crdt::{Birth, ReplicaId};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +43,9 @@ pub(crate) struct Known {
     pub(crate) difference: Option<Bytes>,
     /// How far ahead of our clock an entry of this member was dated, milliseconds, if one was too far ahead.
     pub(crate) dated_ahead_ms: Option<u64>,
-    /// How many entries the peer sent that do not depend on the floor.
+    /// The birth under which the peer greeted last.
+    birth: Option<Birth>,
+    /// How many entries it sent under that birth that do not depend on the floor.
     pub(crate) below_floor: u64,
     /// Why there is no connection.
     pub(crate) error: Option<String>,
@@ -153,6 +155,15 @@ impl Board {
         self.state.lock().peers.entry(member).or_default().dated_ahead_ms = Some(ahead_ms);
     }
 
+    /// Notes under which birth the peer greeted. One that has begun anew has left behind what was refused.
+    pub(crate) fn met(&self, peer: ReplicaId, birth: Birth) {
+        let mut state = self.state.lock();
+        let known = state.peers.entry(peer).or_default();
+        if known.birth.replace(birth) != Some(birth) {
+            known.below_floor = 0;
+        }
+    }
+
     /// Counts an entry of the peer that does not depend on the floor.
     pub(crate) fn below_floor(&self, peer: ReplicaId) {
         self.state.lock().peers.entry(peer).or_default().below_floor += 1;
@@ -187,7 +198,7 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use eddy_crdt::sync::{Exchange, Tuning};
-    use eddy_crdt::{Birth, ClusterId, Identity, Replica, VersionVector};
+    use eddy_crdt::{ClusterId, Identity, Replica, VersionVector};
 
     use super::*;
 
@@ -219,6 +230,18 @@ mod tests {
         assert!(board.is_connected(peer));
         assert!(board.stand_up(&new, status(&new)));
         assert!(!board.is_connected(peer));
+    }
+
+    #[test]
+    fn what_was_refused_of_a_peer_is_forgotten_once_it_has_begun_anew() {
+        let (board, peer) = (board(), ReplicaId::new(7));
+        let refused = |board: &Board| board.snapshot()[&peer].below_floor;
+        board.met(peer, Birth::new(1));
+        board.below_floor(peer);
+        board.met(peer, Birth::new(1));
+        assert_eq!(refused(&board), 1);
+        board.met(peer, Birth::new(2));
+        assert_eq!(refused(&board), 0);
     }
 
     #[test]

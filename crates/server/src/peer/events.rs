@@ -13,6 +13,7 @@ impl Peers {
     pub(super) fn event(self: &Arc<Self>, event: SessionEvent) {
         match event {
             SessionEvent::Met { member, birth, empty, .. } => {
+                self.board.met(member, birth);
                 tracing::info!(peer = %member, birth = %birth, empty, "connected to the peer");
             }
             SessionEvent::LostTail { member, agreed, theirs } => {
@@ -22,15 +23,15 @@ impl Peers {
                     "peer-has" = theirs,
                     "peers know entries of this replica that it has lost: it takes a new birth"
                 );
-                self.halts(Halt::StartAnew(format!("{member} knows entries of this replica that it has lost")));
+                let why = format!("{member} knows entries of this replica that it has lost");
+                self.halts(Halt::StartAnew { giver: member, why });
             }
             SessionEvent::PeerLostTail(member) => {
                 tracing::warn!(peer = %member, "the peer lost entries that it had told; it will come back under a new birth");
             }
             SessionEvent::SnapshotNeeded { member } => {
-                self.halts(Halt::StartAnew(format!(
-                    "{member} has what was lost here, or what is not sent any more because all had it"
-                )));
+                let why = format!("{member} has what was lost here, or what is not sent any more because all had it");
+                self.halts(Halt::StartAnew { giver: member, why });
             }
             SessionEvent::PeerNeedsSnapshot(member) => {
                 tracing::warn!(peer = %member, "the peer is so far behind that it needs a snapshot");
@@ -135,7 +136,8 @@ impl Peers {
             Notice::TooEarly { dot, from } => self.refused("it came before something it depends on", dot, from, false),
             Notice::OwnTailLost { dot, from } => {
                 self.refused("it is this replica's own, and not here", dot, from, false);
-                self.halts(Halt::StartAnew(format!("{from} has an entry of this replica that it has lost")));
+                let why = format!("{from} has an entry of this replica that it has lost");
+                self.halts(Halt::StartAnew { giver: from, why });
             }
             Notice::NotAMember { member, from } => {
                 if self.troubles.lock().is_news(format!("no member {member} {from}")) {

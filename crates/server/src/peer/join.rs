@@ -264,14 +264,20 @@ async fn take(
 }
 
 /// Begins anew, under a new birth, from another member's state. Asks until one of them gives it. Returns `None` when all
-/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk.
+/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk. `first` is
+/// asked first: it has what is wanted.
 ///
 /// # Errors
 /// When there is no other member, or no randomness for a birth.
-pub async fn anew(old: &Replica, dialer: &Dialer, patience: Duration) -> anyhow::Result<Option<Box<Installed>>> {
+pub async fn anew(
+    old: &Replica,
+    first: Option<ReplicaId>,
+    dialer: &Dialer,
+    patience: Duration,
+) -> anyhow::Result<Option<Box<Installed>>> {
     let before = old.identity();
     let identity = Identity { birth: identity::draw_birth()?, ..before };
-    let sources: Vec<Source> = old
+    let mut sources: Vec<Source> = old
         .members()
         .filter(|member| !member.removed && member.id != before.replica)
         .map(|member| Source { member: member.id, peer_urls: member.peer_urls.clone() })
@@ -279,6 +285,7 @@ pub async fn anew(old: &Replica, dialer: &Dialer, patience: Duration) -> anyhow:
     if sources.is_empty() {
         bail!("there is no other member to begin anew from");
     }
+    sources.sort_by_key(|source| Some(source.member) != first);
     let founder =
         |member: &Member| Founder { id: member.id, name: member.name.clone(), peer_urls: member.peer_urls.clone() };
     let others: Vec<Founder> =

@@ -31,8 +31,13 @@ pub enum Halt {
     /// It was removed from the cluster.
     Removed,
     /// It lost entries that it had told its peers, or it lacks entries that all peers have dropped. It must start anew
-    /// from a peer's snapshot. The text says why.
-    StartAnew(String),
+    /// from a peer's snapshot.
+    StartAnew {
+        /// The peer that has what is wanted.
+        giver: ReplicaId,
+        /// In words.
+        why: String,
+    },
 }
 
 /// Settings of the peers.

@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use eddy_crdt::ReplicaId;
 
 use super::dir::{exists, io, remove_tree, sync_dir, sync_file};
 use super::{DiskJournal, Group, Journal, Options, StorageError};
@@ -41,8 +42,8 @@ impl Places {
     }
 }
 
-fn mark(path: &Path) -> Result<(), StorageError> {
-    std::fs::write(path, []).map_err(io("write", path))?;
+fn mark(path: &Path, says: &str) -> Result<(), StorageError> {
+    std::fs::write(path, says).map_err(io("write", path))?;
     sync_file(path)?;
     path.parent().map_or(Ok(()), sync_dir)
 }
@@ -97,7 +98,7 @@ impl Making {
     pub fn end(mut self) -> Result<(), StorageError> {
         self.journal.sync()?;
         drop(self.journal);
-        mark(&Places::of(&self.data_dir).complete)?;
+        mark(&Places::of(&self.data_dir).complete, "")?;
         finish(&self.data_dir)
     }
 }
@@ -148,12 +149,23 @@ pub fn finish(data_dir: &Path) -> Result<(), StorageError> {
     remove_tree(&places.joining)
 }
 
-/// Notes that the store that is there must be replaced by what others have before it is served again.
+/// Notes that the store that is there must be replaced by what others have before it is served again; best by what
+/// `giver` has.
 ///
 /// # Errors
 /// When the disk refuses.
-pub fn want_anew(data_dir: &Path) -> Result<(), StorageError> {
-    mark(&Places::of(data_dir).anew)
+pub fn want_anew(data_dir: &Path, giver: ReplicaId) -> Result<(), StorageError> {
+    mark(&Places::of(data_dir).anew, &giver.get().to_string())
+}
+
+/// The member that was named then, if one was.
+///
+/// # Errors
+/// When the data dir can't be read.
+pub fn giver(data_dir: &Path) -> Result<Option<ReplicaId>, StorageError> {
+    let path = Places::of(data_dir).anew;
+    let said = std::fs::read(&path).map_err(io("read", &path))?;
+    Ok(std::str::from_utf8(&said).ok().and_then(|id| id.parse().ok()).map(ReplicaId::new))
 }
 
 /// Takes that back.
@@ -196,8 +208,9 @@ mod tests {
         let records: Vec<Bytes> = (0..2500_u32).map(|n| Bytes::copy_from_slice(&n.to_be_bytes())).collect();
         let head = Bytes::from_static(b"head");
         replace(dir.path(), OPTIONS, &records[..3], &head).unwrap();
-        want_anew(dir.path()).unwrap();
+        want_anew(dir.path(), ReplicaId::new(7)).unwrap();
         assert!(is_wanted_anew(dir.path()).unwrap());
+        assert_eq!(giver(dir.path()).unwrap(), Some(ReplicaId::new(7)));
         replace(dir.path(), OPTIONS, &records, &head).unwrap();
         assert!(!is_wanted_anew(dir.path()).unwrap());
         assert_eq!(contents(dir.path()), (records, Some(head)));
@@ -216,7 +229,7 @@ mod tests {
         std::fs::rename(dir.path().join("eddy"), joining.join("eddy")).unwrap();
         finish(dir.path()).unwrap();
         assert!(!is_there(dir.path()).unwrap(), "it was not said to be complete");
-        mark(&joining.join("complete")).unwrap();
+        mark(&joining.join("complete"), "").unwrap();
         finish(dir.path()).unwrap();
         finish(dir.path()).unwrap();
         assert_eq!(contents(dir.path()).0, new);

@@ -290,7 +290,7 @@ fn nonsense(random: &mut SmallRng, fake: &Fake) -> Message {
             links: Some(vec![fake.member, origin.replica]),
             ..AckBatch::default()
         }),
-        1 => Message::Again { epoch: small, have: vector, whole: small % 2 == 0 },
+        1 => Message::Again { epoch: small, have: vector.clone(), whole: small % 2 == 0, floor: vector },
         2 => Message::ChainsWanted { origin, seqs: (0..100).map(|_| number()).collect() },
         3 => Message::Chains(vec![(Dot { origin, seq: at }, Chain::default())]),
         4 => Message::Hash { at, hash: Some(hash) },

@@ -158,7 +158,15 @@ impl Session {
                 self.take_entries(round, peer, (epoch, number, part), marks, entries)?;
             }
             Message::Acks(acks) => self.take_acks(round, peer, acks),
-            Message::Again { epoch, have, whole } => self.outgoing.again(epoch, have, whole)?,
+            Message::Again { epoch, have, whole, floor } => {
+                if self.stage == Stage::Open && !replica.is_taken_by(&have, &floor) {
+                    // The peer refuses what was founded or told here without what all have. Whoever has it begins anew.
+                    round.effects.events.push(SessionEvent::SnapshotNeeded { member: peer.member });
+                    self.enter(Stage::LostTail);
+                    return Ok(());
+                }
+                self.outgoing.again(epoch, have, whole)?;
+            }
             Message::ChainsWanted { origin, seqs } => {
                 if origin == peer.origin() && self.stage == Stage::Open {
                     // Only a replica that has lost something asks for its own hashes.

@@ -234,7 +234,8 @@ impl Session {
         self.tally.again += u64::from(inc.epoch > 1);
         let mut have = replica.vector().clone();
         have.merge(&inc.handed);
-        let again = Message::Again { epoch: inc.epoch, have, whole };
+        let floor = replica.log().map(|_| replica.floor().clone()).unwrap_or_default();
+        let again = Message::Again { epoch: inc.epoch, have, whole, floor };
         inc.asked = Some((again.clone(), now.mono_ms));
         again
     }

@@ -1,7 +1,7 @@
 //! A member that loses its disk again and again leaves nothing behind that grows.
 
 use eddy_crdt::sync::SessionEvent;
-use eddy_crdt::{Input, Notice, Replica};
+use eddy_crdt::{Birth, Input, Notice, Replica};
 
 use super::stories::install;
 use crate::support::build::{genesis, id, identity, put};
@@ -130,4 +130,66 @@ fn one_that_began_with_less_than_was_everywhere_begins_anew() {
     world.pass(1_000);
     assert!(!world.nodes[1].notices.iter().any(Notice::is_refusal), "{:?}", world.nodes[1].notices);
     assert_eq!(world.events(wire, 1).last(), Some(&SessionEvent::SnapshotNeeded { member: id(1) }));
+}
+
+/// Somebody announces another birth of a member, which then announces its own again. What it acknowledges with that comes
+/// before the entry. It was dropped as that of a birth that is over, and nothing settled until the member acknowledged
+/// something else (found by hot seed 7000026).
+#[test]
+fn an_acknowledgement_that_comes_before_the_birth_is_announced_counts() {
+    let mut world = World::new(3);
+    world.run(0, put("k", "v")).unwrap();
+    world.tell_all().unwrap();
+    world.handle(1, Input::Begins { member: id(0), birth: Birth::new(1_000) });
+    for to in [0, 2] {
+        world.tell(1, to, usize::MAX).unwrap();
+    }
+    world.tell_acks(0, 2);
+    world.tell(0, 2, usize::MAX).unwrap();
+    let (all, third) = (world.nodes[0].replica.vector(), &world.nodes[2].replica);
+    assert_eq!(third.vector(), all);
+    assert_eq!(third.acks().get(&identity(0, 1).origin()), Some(all));
+}
+
+/// The third founder loses its disk and founds again, alone. The first one knows of nothing that all have, so it takes what
+/// the third writes without having seen what is everywhere. The second knows, and refused that for ever (found by the
+/// seeds 6000326 and 6001542 of the schedules of lost disks).
+#[test]
+fn one_that_took_what_the_floor_of_another_forbids_begins_anew() {
+    let mut world = World::new(3);
+    world.run(0, put("k", "everywhere")).unwrap();
+    for to in [1, 2] {
+        world.tell(0, to, usize::MAX).unwrap();
+        world.tell_acks(to, 1);
+    }
+    world.tell_acks(0, 1);
+    assert!(world.nodes[1].replica.floor().covers(world.nodes[0].replica.vector()));
+    assert!(!world.nodes[0].replica.floor().covers(world.nodes[0].replica.vector()));
+    world.nodes[2] = Node::found(identity(2, 1_000), &genesis(3));
+    world.run(2, put("again", "alone")).unwrap();
+    world.connect(0, 2);
+    world.pass(1_000);
+    world.put(0, "first", "on top");
+    world.part(0, 2);
+    let wire = world.connect(0, 1);
+    world.pass(1_000);
+    assert!(!world.nodes[1].notices.iter().any(Notice::is_refusal), "{:?}", world.nodes[1].notices);
+    assert_eq!(world.events(wire, 0).last(), Some(&SessionEvent::SnapshotNeeded { member: id(1) }));
+
+    // Each hands over what it wrote: nobody else can.
+    for node in [0, 2] {
+        world.part(node, 1);
+        let gone = Node::found(identity(node, 2_000), &genesis(3));
+        let old = std::mem::replace(&mut world.nodes[node], gone).replica;
+        world.nodes[node] = install(&mut world, 1, identity(node, 2_000), usize::MAX, Some(&old));
+    }
+    world.handle(1, Input::Release);
+    world.connect(0, 1);
+    world.connect(1, 2);
+    world.converge();
+    for node in &world.nodes {
+        for (key, value) in [("k", "everywhere"), ("again", "alone"), ("first", "on top")] {
+            assert_eq!(node.get(key).as_deref(), Some(value), "{key}");
+        }
+    }
 }

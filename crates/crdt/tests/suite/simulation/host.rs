@@ -66,6 +66,8 @@ pub struct Fetching {
     pub over: Option<usize>,
     /// What it had before.
     pub old: Option<Replica>,
+    /// Who is asked first.
+    pub giver: Option<usize>,
     pub since_ms: u64,
 }
 

@@ -237,16 +237,16 @@ impl World {
                     self.send(at, 1 - side, &Message::SnapshotChunk(chunk));
                 }
             }
-            SessionEvent::LostTail { .. } => {
+            SessionEvent::LostTail { member, .. } => {
                 self.coverage.count("lost tails");
                 if !self.disk_faults {
                     return Err(format!("host {host} lost a tail without a fault: {event:?}"));
                 }
-                self.anew(host);
+                self.anew(host, member);
             }
-            SessionEvent::SnapshotNeeded { .. } => {
+            SessionEvent::SnapshotNeeded { member } => {
                 self.coverage.count("snapshots needed");
-                self.anew(host);
+                self.anew(host, member);
             }
             SessionEvent::PeerLostTail(_) => self.coverage.count("peers with lost tails"),
             SessionEvent::PeerNeedsSnapshot(_) => self.coverage.count("peers that need snapshots"),

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::{
-    Command, Damage, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, Revision, SnapshotChunk,
-    VersionVector,
+    Command, Damage, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, ReplicaId, Revision,
+    SnapshotChunk, VersionVector,
 };
 use rand::Rng;
 
@@ -121,7 +121,7 @@ impl World {
         place.boots(self.ms);
         let now = place.now(self.ms);
         if place.disk.durable.head.is_none() {
-            self.begin_fetching(host, None);
+            self.begin_fetching(host, None, None);
             return Ok(());
         }
         let nobody = Identity {
@@ -190,8 +190,8 @@ impl World {
         Ok(())
     }
 
-    /// Begins anew from what the others have, under a new birth.
-    pub fn anew(&mut self, host: usize) {
+    /// Begins anew from what the others have, under a new birth; that one should give it.
+    pub fn anew(&mut self, host: usize, giver: ReplicaId) {
         if self.hosts[host].up().is_none() {
             return;
         }
@@ -205,10 +205,12 @@ impl World {
         let state = Checkpoint::of(&up.replica, &up.shadow);
         (place.expected, place.instead) = (Some(state), None);
         self.stop(host);
-        self.begin_fetching(host, Some(up.replica));
+        let giver = self.hosts.iter().position(|other| other.id == giver);
+        // For every other loss the one that is asked is drawn, as if that giver were not reached.
+        self.begin_fetching(host, Some(up.replica), giver.filter(|_| self.ms.is_multiple_of(2)));
     }
 
-    fn begin_fetching(&mut self, host: usize, old: Option<Replica>) {
+    fn begin_fetching(&mut self, host: usize, old: Option<Replica>, giver: Option<usize>) {
         let place = &mut self.hosts[host];
         let identity = place.fresh_identity(self.ms);
         place.life = Life::Fetching(Box::new(Fetching {
@@ -219,6 +221,7 @@ impl World {
             installer: Installer::of_engine(place.engine),
             over: None,
             old,
+            giver,
             since_ms: self.ms,
         }));
         let boot = place.boot;
@@ -260,8 +263,10 @@ impl World {
                 return self.start(host);
             }
             if !givers.is_empty() {
-                let giver = givers[self.rng.random_range(0..givers.len())];
-                self.connect(host, giver)?;
+                let drawn = givers[self.rng.random_range(0..givers.len())];
+                let Life::Fetching(fetch) = &mut self.hosts[host].life else { return Ok(()) };
+                let giver = fetch.giver.take().filter(|giver| givers.contains(giver));
+                self.connect(host, giver.unwrap_or(drawn))?;
             }
         }
         let later = self.ms + self.rng.random_range(300..2000);
@@ -346,10 +351,13 @@ impl World {
                 Notice::Removed => self.gone(host),
                 Notice::OrdinalChanged { .. } => self.coverage.count("ordinals changed"),
                 Notice::NotAMember { .. } if self.removals => self.coverage.count("entries of removed members"),
-                Notice::OwnTailLost { .. } if self.disk_faults => {
+                Notice::OwnTailLost { from, .. } if self.disk_faults => {
                     self.coverage.count("lost tails");
-                    self.anew(host);
+                    self.anew(host, *from);
                 }
+                // What was founded again, or what a copy in doubt gave, reached a member that had not heard what all have. It
+                // is asked for again, and begins anew.
+                Notice::BelowFloor { .. } if self.disk_faults => self.coverage.count("entries below the floor"),
                 Notice::UnknownRules { .. } if self.plan.rules => {
                     self.coverage.count("entries that an older build does not know");
                 }
@@ -370,7 +378,7 @@ impl World {
         if place == self.hosts.len() {
             self.hosts.push(Host::new(place, false, &self.plan));
             self.hosts[place].boots(self.ms);
-            self.begin_fetching(place, None);
+            self.begin_fetching(place, None, None);
         }
         Ok(())
     }

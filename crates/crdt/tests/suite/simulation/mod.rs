@@ -180,7 +180,7 @@ const FOUND: [u64; 24] = [
 ];
 
 /// Such seeds among schedules of few keys.
-const FOUND_HOT: [u64; 3] = [3_508, 5_844, 3_000_321];
+const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 
 /// Such seeds among schedules in which rules and builds change. In 62 two members declare rules apart, and those are forgotten; of
 /// the next two the histories have lives beside each other. In 864 all disks are lost but a copy, which begins anew.
@@ -191,9 +191,10 @@ const FOUND_BY_RULES: [u64; 4] = [62, 884, 1_078, 864];
 const FOUND_BY_ABSENCES: [u64; 4] = [842, 915, 33_558, 41_242];
 
 /// Such seeds among schedules of many lost disks. What only a copy of a disk had settled of a forgotten birth was not told; what
-/// it had settled of several makers was not written again. In the last two the oracle was wrong: two members wrote the same
-/// again, and one began with what a copy had.
-const FOUND_LOSSY: [u64; 4] = [4_000_092, 6_001_567, 6_003_726, 6_000_760];
+/// it had settled of several makers was not written again. In the next two the oracle was wrong: two members wrote the same
+/// again, and one began with what a copy had. In the last three a floor forbade for ever what had been founded again, or
+/// given by a copy in doubt.
+const FOUND_LOSSY: [u64; 7] = [4_000_092, 6_001_567, 6_003_726, 6_000_760, 6_000_326, 6_001_542, 7_007_418];
 
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {

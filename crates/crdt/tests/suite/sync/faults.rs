@@ -155,7 +155,11 @@ fn a_request_repeated_for_ever_ends_the_stream() {
     let wire = world.connect(0, 1);
     world.pass(100);
     for epoch in 1..200 {
-        world.send(wire, 1, &Message::Again { epoch, have: Default::default(), whole: false });
+        world.send(
+            wire,
+            1,
+            &Message::Again { epoch, have: Default::default(), whole: false, floor: Default::default() },
+        );
     }
     world.step();
     assert!(matches!(world.error(wire, 0), Some(SyncError::Unexpected(_))));
