@@ -106,19 +106,27 @@ impl Window {
         self.fold(count, base)
     }
 
-    /// The same without a merge: `base` tells what the key was after that number of versions.
+    /// The same without a merge: `base` tells what the key was after that number of versions, on which those that are kept
+    /// stand.
     pub fn settle_known(
         &mut self,
         floor: &VersionVector,
-        base: impl FnOnce(usize) -> Option<Live>,
+        base: impl FnOnce(usize, &[Version]) -> Option<Live>,
         may_end: impl Fn(Dot) -> bool,
     ) -> Settled {
         let count = self.settled_segments(floor, may_end);
+        let end = count.checked_sub(1).map_or(0, |last| self.segment(last).end);
+        let base = base(end, &self.versions[end..]);
         if count == 0 {
+            self.base = base;
             return Settled::default();
         }
-        let base = base(self.segment(count - 1).end);
         self.fold(count, base)
+    }
+
+    /// Whether [`Self::settle`] would fold something.
+    pub(crate) fn may_settle(&self, floor: &VersionVector, may_end: impl Fn(Dot) -> bool) -> bool {
+        self.settled_segments(floor, may_end) > 0
     }
 
     /// How many segments end at or before the first version above the floor, the last of them with a version that

@@ -5,7 +5,7 @@
 //! last settled version. A restart finds it in the journal and merges nothing. Of versions that came together, as one
 //! step, only the last says what the key was after it; so they settle together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::merge::book::RuleBook;
@@ -30,6 +30,13 @@ pub struct KeyWindow {
 }
 
 impl KeyWindow {
+    /// Whether something of it can settle.
+    pub(crate) fn may_settle(&self, floor: &VersionVector) -> bool {
+        let Self { window, numbers, .. } = self;
+        window.versions().iter().all(|version| floor.contains(version.dot))
+            || window.may_settle(floor, |dot| numbers.iter().any(|(noted, _)| *noted == dot))
+    }
+
     /// Settles what can be settled by `settle`, which is given what may end it. Tells how much that was, and the record
     /// that holds the base then.
     fn settle_to(
@@ -159,50 +166,12 @@ impl Windows {
         floor: &VersionVector,
         book: &RuleBook,
     ) -> (Option<u64>, bool) {
-        self.settle_by(keyspace, key, floor, |open| {
-            open.settle_to(|window, may_end| window.settle(floor, book, keyspace, key, may_end))
-        })
-    }
-
-    /// The same at start-up: `base` tells from the journal what the key was after that number of versions.
-    pub fn settle_known(
-        &mut self,
-        keyspace: Keyspace,
-        key: &[u8],
-        floor: &VersionVector,
-        base: impl FnOnce(usize) -> Option<Recorded>,
-    ) -> bool {
-        let (_, lingers) = self.settle_by(keyspace, key, floor, |open| {
-            let mut base_number = None;
-            let (_, settled) = open.settle_to(|window, may_end| {
-                let base = |count| {
-                    let base = base(count)?;
-                    base_number = Some(base.number);
-                    Some(base.live)
-                };
-                window.settle_known(floor, base, may_end)
-            });
-            (base_number, settled)
-        });
-        lingers
-    }
-
-    /// `settle` settles what it can of a window, and tells which record holds its base then.
-    fn settle_by(
-        &mut self,
-        keyspace: Keyspace,
-        key: &[u8],
-        floor: &VersionVector,
-        settle: impl FnOnce(&mut KeyWindow) -> (Option<u64>, Settled),
-    ) -> (Option<u64>, bool) {
+        if let Some(released) = self.close_under(keyspace, key, floor) {
+            return (released, false);
+        }
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
         let old = open.base_number;
-        if open.window.versions().iter().all(|version| floor.contains(version.dot)) {
-            // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
-            self.of_mut(keyspace).remove(key);
-            return (self.release(old), false);
-        }
-        let (new, settled) = settle(open);
+        let (new, settled) = open.settle_to(|window, may_end| window.settle(floor, book, keyspace, key, may_end));
         let lingers = open.window.versions().iter().any(|version| floor.contains(version.dot));
         if settled.dots.is_empty() {
             return (None, lingers);
@@ -210,6 +179,45 @@ impl Windows {
         open.base_number = new;
         self.rest_on(new);
         (self.release(old), lingers)
+    }
+
+    /// The same at start-up: `base` tells from the journal what the key was after that number of versions, on which those that
+    /// are kept stand.
+    pub fn settle_known(
+        &mut self,
+        keyspace: Keyspace,
+        key: &[u8],
+        floor: &VersionVector,
+        base: impl FnOnce(usize, &[Version]) -> Option<Recorded>,
+    ) {
+        if self.close_under(keyspace, key, floor).is_some() {
+            return;
+        }
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
+        let (old, mut new) = (open.base_number, None);
+        open.settle_to(|window, may_end| {
+            let base = |count, kept: &[Version]| {
+                let base = base(count, kept)?;
+                new = Some(base.number);
+                Some(base.live)
+            };
+            window.settle_known(floor, base, may_end)
+        });
+        open.base_number = new;
+        self.rest_on(new);
+        self.release(old);
+    }
+
+    /// Closes a window of which all lies under the floor. Tells the record that it no longer rests on.
+    fn close_under(&mut self, keyspace: Keyspace, key: &[u8], floor: &VersionVector) -> Option<Option<u64>> {
+        let open = self.of_mut(keyspace).get_mut(key)?;
+        if !open.window.versions().iter().all(|version| floor.contains(version.dot)) {
+            return None;
+        }
+        // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
+        let old = open.base_number;
+        self.of_mut(keyspace).remove(key);
+        Some(self.release(old))
     }
 
     fn rest_on(&mut self, number: Option<u64>) {
@@ -230,10 +238,30 @@ impl Windows {
     }
 
     /// Takes out versions of a key that are needless together; dots that it does not have are passed over.
+    ///
+    /// What the key was after a later version that does not stand on one of these is no base from now on. That one is in it,
+    /// and a version may come that stands on the later one alone.
     pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
+        let gone: BTreeSet<Dot> = needless.iter().copied().collect();
+        let (mut behind, mut unnoted): (Vec<&Version>, _) = (vec![], gone.clone());
+        for version in open.window.versions().iter().rev() {
+            if gone.contains(&version.dot) {
+                let beside = behind.iter().rev().take_while(|later| !later.descends_from(version.dot));
+                unnoted.extend(beside.map(|later| later.dot));
+            } else {
+                behind.push(version);
+            }
+        }
         open.window.take_out(needless);
-        open.numbers.retain(|(dot, _)| !needless.contains(dot));
+        open.numbers.retain(|(dot, _)| !unnoted.contains(dot));
+    }
+
+    /// Forgets what a key was after some versions: it is no base.
+    pub fn forget_notes(&mut self, keyspace: Keyspace, key: &[u8], dots: &BTreeSet<Dot>) {
+        if let Some(open) = self.of_mut(keyspace).get_mut(key) {
+            open.numbers.retain(|(dot, _)| !dots.contains(dot));
+        }
     }
 
     /// Notes that a key was looked at for what may leave.

@@ -228,6 +228,11 @@ impl Replica {
         if let Some(replication) = &mut self.replication {
             let dots: Vec<Dot> = dots.into_iter().copied().collect();
             replication.windows.take_out(*keyspace, key, &dots);
+            // What had to wait for one of them may settle now.
+            let next = replication.windows.get(*keyspace, key).and_then(|open| open.window.versions().first());
+            if next.is_some_and(|next| replication.floor.contains(next.dot)) {
+                replication.to_settle.insert((*keyspace, key.clone()));
+            }
         }
     }
 

@@ -27,9 +27,9 @@ pub(crate) struct Replication {
     pub(crate) floor: VersionVector,
     /// The unsettled versions.
     pub(crate) windows: Windows,
-    /// Keys with versions under the floor that could not be settled yet.
-    pub(crate) lingering: BTreeSet<(Keyspace, Key)>,
-    /// Such keys that are to be looked at again: the floor has risen since.
+    /// Keys that the floor lets settle and rules hold, see [`Self::floor_of_rules`].
+    pub(crate) held: BTreeSet<(Keyspace, Key)>,
+    /// Those that are to be looked at again.
     pub(crate) to_settle: BTreeSet<(Keyspace, Key)>,
     /// Up to which entries it was settled what the floor lets settle.
     pub(crate) settled_upto: VersionVector,

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use crate::entry::{Change, OriginHead};
 use crate::merge::book::RuleBook;
+use crate::merge::windows::KeyWindow;
 use crate::replica::Replica;
 use crate::replica::leave::BRAID;
 use crate::replica::marks::{Ack, Statement};
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::turn::Turn;
-use crate::store::system::SystemKey;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -121,6 +121,19 @@ impl Replica {
         is_shorter
     }
 
+    /// The keys that wait although the floor lets them settle: none, as long as no wake-up is missing. Only tests ask.
+    pub fn overlooked(&self) -> Vec<(Keyspace, Key)> {
+        let Some(replication) = self.replication.as_ref().filter(|replication| replication.is_settled()) else {
+            return vec![];
+        };
+        let may_settle = |(keyspace, key, open): &(Keyspace, &Key, &KeyWindow)| {
+            let held = replication.floor_of_rules(*keyspace, key, &replication.floor);
+            open.may_settle(held.as_ref().unwrap_or(&replication.floor))
+        };
+        let overlooked = replication.windows.iter().filter(may_settle);
+        overlooked.map(|(keyspace, key, _)| (keyspace, key.clone())).collect()
+    }
+
     /// Whether a record must stay whole, or the change in it that is the base of a window must.
     pub(crate) fn is_retained(&self, number: u64) -> bool {
         self.replication.as_ref().is_some_and(|replication| replication.retains(number))
@@ -157,19 +170,18 @@ impl Replication {
     /// The floor is at least that from now on.
     fn rise(&mut self, floor: &VersionVector) {
         self.floor.merge(floor);
-        self.to_settle.append(&mut self.lingering);
+        self.to_settle.append(&mut self.held);
         self.may_shorten = true;
     }
 
     /// Looks again at rules that were forgotten and waited for the log.
     fn free_rules(&mut self) {
-        let rules = |number| (Keyspace::System, SystemKey::Rules(number).encode());
-        let waiting: Vec<(Keyspace, Key)> = self.lingering.range(rules(0)..=rules(u32::MAX)).cloned().collect();
-        for (keyspace, key) in waiting {
+        let held: Vec<(Keyspace, Key)> = self.held.iter().cloned().collect();
+        for (keyspace, key) in held {
             let open = self.windows.get(keyspace, &key);
             let is_under = open.is_some_and(|open| open.window.versions().iter().all(|v| self.floor.contains(v.dot)));
             if is_under && self.floor_of_rules(keyspace, &key, &self.floor).is_none() {
-                self.lingering.remove(&(keyspace, key.clone()));
+                self.held.remove(&(keyspace, key.clone()));
                 self.to_settle.insert((keyspace, key));
             }
         }
@@ -182,6 +194,9 @@ impl Replication {
 
     /// Settles the windows of keys that entries under the floor have changed, about as many as `pace`. Tells the records
     /// that no window rests on any more.
+    ///
+    /// A version under the floor that cannot settle without one above it waits for that one: its entry leads here once it is
+    /// under the floor, and when it leaves, [`Replica::leave`] does.
     fn settle_windows(&mut self, pace: usize, book: &RuleBook) -> Vec<u64> {
         let (mut left, mut released) = (pace, vec![]);
         while left > 0
@@ -218,8 +233,8 @@ impl Replication {
         let floor = held.as_ref().unwrap_or(&self.floor);
         let (record, lingers) = self.windows.settle(keyspace, key, floor, book);
         released.extend(record);
-        if lingers || held.is_some() {
-            self.lingering.insert((keyspace, key.clone()));
+        if held.is_some() {
+            self.held.insert((keyspace, key.clone()));
         }
         let Some(open) = self.windows.get(keyspace, key) else { return 1 };
         if lingers && open.window.versions().len() >= BRAID.max(2 * open.stayed) {
@@ -237,13 +252,8 @@ impl Replication {
                 && let Some(oldest) = self.log.oldest(origin)
             {
                 let dot = oldest.entry.head.dot;
-                let waits = |change: &Change| {
-                    let key = (change.keyspace, change.key.clone());
-                    (self.lingering.contains(&key) || self.to_settle.contains(&key))
-                        && self.windows.holds(change.keyspace, &change.key, dot)
-                };
-                let some_wait = !self.lingering.is_empty() || !self.to_settle.is_empty();
-                if dot.seq > upto || (some_wait && oldest.entry.changes.iter().any(waits)) {
+                let waits = |change: &Change| self.windows.holds(change.keyspace, &change.key, dot);
+                if dot.seq > upto || (!self.windows.is_empty() && oldest.entry.changes.iter().any(waits)) {
                     break;
                 }
                 let Some(logged) = self.log.pop(origin) else { break };

@@ -33,8 +33,6 @@ pub struct Loader {
     /// The number of the last record of a step that is being read, and where its entries begin in `candidates`.
     step: Option<(u64, usize)>,
     engine: u32,
-    /// Of keys with something that was left out, the number of the last record that nobody needs as an entry.
-    settled: BTreeMap<(Keyspace, Key), u64>,
 }
 
 impl Default for Loader {
@@ -47,7 +45,6 @@ impl Default for Loader {
             candidates: vec![],
             step: None,
             engine: ENGINE,
-            settled: BTreeMap::new(),
         }
     }
 }
@@ -115,16 +112,6 @@ impl Loader {
             if !later.is_empty() {
                 self.changed.push((revision.next(), later));
             }
-        }
-        if entry.is_none() && !self.settled.is_empty() {
-            for change in record.effective() {
-                if let Some(last) = self.settled.get_mut(&(change.keyspace, change.key.clone())) {
-                    *last = number;
-                }
-            }
-        }
-        for change in record.changes.iter().chain(&record.outcomes).filter(|_| record.left_out) {
-            self.settled.entry((change.keyspace, change.key.clone())).or_default();
         }
         let until = record.until.unwrap_or(number);
         if self.step.is_none() {
@@ -261,7 +248,7 @@ impl Loader {
         replica.journal.next_number = head.next_number;
         replica.clock = Clock::starting_at(head.stamp);
         replica.membership.past = head.past;
-        restore(&mut replica, head, self.candidates, self.settled)?;
+        restore(&mut replica, head, self.candidates)?;
         Ok(replica)
     }
 }

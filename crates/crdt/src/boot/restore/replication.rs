@@ -1,6 +1,6 @@
 //! What is kept for the sake of other members: the log and the windows, rebuilt from the records behind its beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::boot::restore::damage::Damage;
@@ -46,21 +46,56 @@ pub(super) struct Candidate {
 
 /// What a key was before one of its versions that the log may need, or before one that was left out of it.
 struct Station {
-    version: bool,
+    /// The one that was left out.
+    left_out: Option<Dot>,
     before: Option<Recorded>,
 }
 
-/// What a key was before the first station that followed `count` versions. That is not what the key was after the last
-/// of these. Other versions, which settled and left the log earlier, may have come between.
-fn base_after(stations: Vec<Station>, count: usize) -> Option<Recorded> {
+/// What a key was before the first station that followed `count` versions: below those that are kept. That is not what the
+/// key was after the last of these versions. Other versions, which settled and left the log earlier, may have come between.
+///
+/// What was left out lies below a window as well where all members have it, and all that is kept descends from it. It is a
+/// common point then, and what it left is a base like any other. Whatever stood for it is in the window or has settled, and if
+/// it changed nothing here the journal does not tell which.
+fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &VersionVector) -> Option<Recorded> {
+    let is_below = |dot: Dot| common.contains(dot) && kept.iter().all(|version| version.descends_from(dot));
     let mut versions = 0;
     for station in stations {
-        if versions == count {
+        if versions == count && !station.left_out.is_some_and(is_below) {
             return station.before;
         }
-        versions += usize::from(station.version);
+        versions += usize::from(station.left_out.is_none());
     }
     None
+}
+
+/// The versions after which the key is no base: something lies before them that was left out, that they do not stand on, and
+/// that is no common point below all behind them. A later version that stands on it ends that.
+fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector) -> BTreeSet<Dot> {
+    let (mut unfit, mut count) = (BTreeSet::new(), 0);
+    for station in stations {
+        let Some(gone) = station.left_out else {
+            count += 1;
+            continue;
+        };
+        let behind = versions.iter().enumerate().skip(count);
+        let is_below = |at: usize| common.contains(gone) && versions[at + 1..].iter().all(|v| v.descends_from(gone));
+        let beside = behind.take_while(|(_, version)| !version.descends_from(gone));
+        unfit.extend(beside.filter(|(at, _)| !is_below(*at)).map(|(_, version)| version.dot));
+    }
+    unfit
+}
+
+/// The floor, and all that what lies under it depends on. Of a member its own entries may be known, but not yet that it has
+/// what these depend on.
+fn known_to_all(kept: &Replication, floor: &VersionVector) -> VersionVector {
+    let mut all = floor.clone();
+    kept.begins.values().for_each(|state| all.merge(&state.deps));
+    for top in floor.iter() {
+        let under = kept.log.of(top.origin, 0).take_while(|logged| floor.contains(logged.entry.head.dot));
+        under.last().iter().for_each(|logged| all.merge(&logged.deps));
+    }
+    all
 }
 
 /// The log and the windows in the making.
@@ -69,8 +104,6 @@ struct Rebuilt {
     /// How far each origin's entries are told by the head or were met.
     reached: VersionVector,
     stations: BTreeMap<(Keyspace, Key), Vec<Station>>,
-    /// The number of the last record with something of the key that settled and left the log.
-    settled: BTreeMap<(Keyspace, Key), u64>,
 }
 
 impl Rebuilt {
@@ -89,7 +122,7 @@ impl Rebuilt {
             }
         }
         let reached = kept.base.clone();
-        Self { kept, reached, stations: BTreeMap::new(), settled: BTreeMap::new() }
+        Self { kept, reached, stations: BTreeMap::new() }
     }
 
     /// Takes the next entry that may belong into the log.
@@ -99,14 +132,8 @@ impl Rebuilt {
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
         let known = self.reached.get(origin);
         if left_out {
-            // The one that stands for it may have settled and left the log: that was an entry of its origin, perhaps of
-            // other keys.
             for Transition { keyspace, key, before, .. } in steps {
-                if self.settled.get(&(keyspace, key.clone())).is_some_and(|settled| *settled > number) {
-                    continue;
-                }
-                self.kept.windows.open(keyspace, &key, before.as_ref());
-                self.stations.entry((keyspace, key)).or_default().push(Station { version: false, before });
+                self.stations.entry((keyspace, key)).or_default().push(Station { left_out: Some(dot), before });
             }
             return Ok(());
         }
@@ -137,12 +164,13 @@ impl Rebuilt {
             let Transition { keyspace, key, before, after } = step;
             let version = Version::new(&entry.head, Arc::clone(&deps), change);
             let windows = &mut self.kept.windows;
-            windows.open(keyspace, &key, before.as_ref());
+            // On what is found when all stations are known.
+            windows.open(keyspace, &key, None);
             windows.add(keyspace, &key, version);
             if let Some(After(number)) = after {
                 windows.note(keyspace, &key, number);
             }
-            self.stations.entry((keyspace, key)).or_default().push(Station { version: true, before });
+            self.stations.entry((keyspace, key)).or_default().push(Station { left_out: None, before });
         }
         self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together });
         Ok(())
@@ -169,26 +197,12 @@ fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
 }
 
 /// Rebuilds the log and the windows. Nothing is merged.
-pub(super) fn restore(
-    replica: &mut Replica,
-    head: Head,
-    candidates: Vec<Candidate>,
-    settled: BTreeMap<(Keyspace, Key), u64>,
-) -> Result<(), Damage> {
+pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
     let own = replica.identity.origin();
     let mut rebuilt = Rebuilt::begin(replica, head.vector.fences(), head.origins);
     let mut candidates = candidates;
     for number in stood_for(&mut candidates) {
         replica.state.dead.change(number);
-    }
-    rebuilt.settled = settled;
-    for Candidate { number, entry, steps, .. } in candidates.iter().filter(|candidate| !candidate.left_out) {
-        if entry.head.dot.seq <= rebuilt.reached.get(entry.head.dot.origin) {
-            for Transition { keyspace, key, .. } in steps {
-                let last = rebuilt.settled.entry((*keyspace, key.clone())).or_default();
-                *last = (*last).max(*number);
-            }
-        }
     }
     for candidate in candidates {
         rebuilt.take(replica, candidate)?;
@@ -200,12 +214,18 @@ pub(super) fn restore(
     if replica.origins.own.chain != head.chain {
         return Err(Damage::State { what: "chain hash of its own entries" });
     }
+    let common = known_to_all(&kept, &head.floor);
     for ((keyspace, key), stations) in stations {
-        let base = |count| base_after(stations, count);
+        if let Some(open) = kept.windows.get(keyspace, &key) {
+            let unfit = unfit_ends(&stations, open.window.versions(), &common);
+            kept.windows.forget_notes(keyspace, &key, &unfit);
+        }
+        let base = |count, kept: &[Version]| base_after(stations, count, kept, &common);
         let held = kept.floor_of_rules(keyspace, &key, &head.floor);
         let floor = held.as_ref().unwrap_or(&head.floor);
-        if kept.windows.settle_known(keyspace, &key, floor, base) || held.is_some() {
-            kept.lingering.insert((keyspace, key));
+        kept.windows.settle_known(keyspace, &key, floor, base);
+        if held.is_some() {
+            kept.held.insert((keyspace, key));
         }
     }
     replica.origins.fresh = head.vector.above(&replica.origins.own.deps);

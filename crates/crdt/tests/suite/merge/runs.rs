@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::merge::{Json, RuleBook, Version, Window};
+use eddy_crdt::merge::{Json, RuleBook, Version, Window, Windows};
 use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Live, Origin, ReplicaId, Stamp, VersionVector};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -170,4 +170,42 @@ fn what_is_edited_again_only_by_a_version_that_does_not_stand_for_it_stays() {
             assert_eq!(outcome(&left), outcome(&window(base, &all)));
         }
     }
+}
+
+/// Site 1 wrote apart from site 2, heard of that, and wrote again. Its first version leaves: its second one stands for it. What
+/// site 2 wrote came behind the first here, so the record of that holds a merge of both. It must not become a base: site 3 may
+/// have written on what site 2 wrote alone, and its edits are read from the base.
+#[test]
+fn what_came_behind_a_version_that_left_and_beside_it_is_no_base() {
+    let key = Bytes::from_static(KEY);
+    let dots = |versions: &[&Version]| versions.iter().map(|version| version.dot).collect::<Vec<_>>();
+    let vector = |dots: &[Dot]| {
+        let mut vector = VersionVector::default();
+        dots.iter().for_each(|dot| vector.advance(*dot));
+        vector
+    };
+    let apart = version(1, 1, 10, [Some(1), None, None]);
+    let other = version(2, 1, 11, [None, Some(1), None]);
+    let on_both = Version { deps: Arc::new(vector(&[other.dot])), ..version(1, 2, 12, [Some(2), Some(1), None]) };
+    let on_all =
+        Version { deps: Arc::new(vector(&[on_both.dot, other.dot])), ..version(3, 1, 13, [Some(2), Some(1), Some(1)]) };
+    let mut windows = Windows::default();
+    windows.open(Keyspace::Client, &key, None);
+    for (number, version) in [&apart, &other, &on_both, &on_all].into_iter().enumerate() {
+        windows.add(Keyspace::Client, &key, version.clone());
+        windows.note(Keyspace::Client, &key, Some(number as u64));
+    }
+    windows.take_out(Keyspace::Client, &key, &dots(&[&apart]));
+    let left = |windows: &Windows| {
+        let open = windows.get(Keyspace::Client, &key);
+        open.map(|open| dots(&open.window.versions().iter().collect::<Vec<_>>())).unwrap_or_default()
+    };
+
+    let floor = vector(&[other.dot]);
+    windows.settle(Keyspace::Client, &key, &floor, &RuleBook::default());
+    assert_eq!(left(&windows), dots(&[&other, &on_both, &on_all]), "it waits for what stands on both");
+
+    let floor = vector(&[other.dot, on_both.dot]);
+    windows.settle(Keyspace::Client, &key, &floor, &RuleBook::default());
+    assert_eq!(left(&windows), dots(&[&on_all]));
 }

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use eddy_crdt::{Birth, Chain, Commit, Dot, Origin, Replica, ReplicaId, Revision, VersionVector};
-
-use eddy_crdt::merge::Windows;
+use eddy_crdt::merge::{KeyWindow, Windows};
+use eddy_crdt::{Birth, Chain, Commit, Dot, Key, Keyspace, Live, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use super::host::Checkpoint;
 use crate::support::checks::{ensure, everything, same};
@@ -132,15 +131,48 @@ pub fn marks(shadow: &Shadow) -> BTreeSet<Bytes> {
 /// What those keys begin with.
 pub const MARK: &[u8] = b"~mark/";
 
+/// Which versions are in a window, and on what.
+#[derive(Clone, Default)]
+pub struct OnBase {
+    versions: Vec<Dot>,
+    base: Option<Live>,
+    /// The record that holds the base.
+    number: Option<u64>,
+}
+
+pub fn windows(replica: &Replica) -> BTreeMap<(Keyspace, Key), OnBase> {
+    let on_base = |open: &KeyWindow| OnBase {
+        versions: open.window.versions().iter().map(|version| version.dot).collect(),
+        base: open.window.base().cloned(),
+        number: open.base_number,
+    };
+    let windows = replica.windows().into_iter().flat_map(Windows::iter);
+    windows.map(|(keyspace, key, open)| ((keyspace, key.clone()), on_base(open))).collect()
+}
+
+/// A start finds the base again on which the same versions stood before, or a later one: what a version left that all have,
+/// and that was left out.
+pub fn bases(found: &Checkpoint, expected: &Checkpoint) -> Result<(), String> {
+    for (key, OnBase { versions, base, number }) in &found.windows {
+        // One that is kept alive is there although what settled says that it expired.
+        let is_kept_alive = base.as_ref().is_some_and(|base| base.lease.is_some());
+        let is_before = |before: &&OnBase| before.versions == *versions && before.number >= *number;
+        if let Some(before) = expected.windows.get(key).filter(|before| is_before(before) && !is_kept_alive) {
+            same(base, &before.base, format_args!("base of {key:?} below {versions:?} after a restart"))?;
+        }
+    }
+    Ok(())
+}
+
 /// The keys whose windows have several heads somewhere, with how many versions each has.
-pub fn branched(replica: &Replica) -> Vec<(eddy_crdt::Keyspace, eddy_crdt::Key, usize)> {
+pub fn branched(replica: &Replica) -> Vec<(Keyspace, Key, usize)> {
     let windows = replica.windows().into_iter().flat_map(Windows::iter).filter(|(_, _, open)| !open.window.is_chain());
     windows.map(|(keyspace, key, open)| (keyspace, key.clone(), open.window.versions().len())).collect()
 }
 
 /// What became of those.
-pub fn settled(replica: &Replica, before: &[(eddy_crdt::Keyspace, eddy_crdt::Key, usize)]) -> Vec<&'static str> {
-    let what = |(keyspace, key, len): &(_, eddy_crdt::Key, usize)| match replica
+pub fn settled(replica: &Replica, before: &[(Keyspace, Key, usize)]) -> Vec<&'static str> {
+    let what = |(keyspace, key, len): &(_, Key, usize)| match replica
         .windows()
         .and_then(|windows| windows.get(*keyspace, key))
     {

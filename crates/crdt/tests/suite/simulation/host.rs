@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::{Exchange, Tuning};
-use eddy_crdt::{Birth, Commit, Identity, Installer, Now, Origin, Replica, ReplicaId, Revision, VersionVector};
+use eddy_crdt::{
+    Birth, Commit, Identity, Installer, Key, Keyspace, Now, Origin, Replica, ReplicaId, Revision, VersionVector,
+};
 
 use super::checks;
 use super::nemesis::Plan;
@@ -24,6 +26,7 @@ pub struct Checkpoint {
     pub shadow: Shadow,
     pub marks: u64,
     pub floor: VersionVector,
+    pub windows: BTreeMap<(Keyspace, Key), checks::OnBase>,
 }
 
 impl Checkpoint {
@@ -35,6 +38,7 @@ impl Checkpoint {
             shadow: shadow.clone(),
             marks: replica.marks().version(),
             floor: replica.floor().clone(),
+            windows: checks::windows(replica),
         }
     }
 }

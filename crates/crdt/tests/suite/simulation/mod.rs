@@ -9,7 +9,8 @@
 //! - `history`: a replica shows what all versions it was given mean, whatever has left or settled;
 //! - `fields`: what edits of single fields give, from the schedule alone; `jobs`: what a Job counts;
 //! - `observer`: what watches and reads show of things that depend on each other, and of leases that are kept alive;
-//! - `host`, `lives`: a start gives what was on disk; `world`: in the end all are equal, and nothing that was told is lost.
+//! - `host`, `lives`: a start gives what was on disk, and finds the base of each window again;
+//! - `world`: what the floor lets settle is looked at; in the end all are equal, and nothing that was told is lost.
 //!
 //! `tools/mutations/run` plants faults that these must find.
 
@@ -183,8 +184,9 @@ const FOUND: [u64; 24] = [
 const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 
 /// Such seeds among schedules in which rules and builds change. In 62 two members declare rules apart, and those are forgotten; of
-/// the next two the histories have lives beside each other. In 864 all disks are lost but a copy, which begins anew.
-const FOUND_BY_RULES: [u64; 4] = [62, 884, 1_078, 864];
+/// the next two the histories have lives beside each other. In 864 all disks are lost but a copy, which begins anew. In the last
+/// three a start took for a base what a key was before or beside a version that had left.
+const FOUND_BY_RULES: [u64; 7] = [62, 884, 1_078, 864, 66, 169, 390];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
 /// start took for a base what a version that had left was merged to.

@@ -224,6 +224,8 @@ impl World {
             let of_others = matches!(input, Input::Entries { .. });
             let effects = up.replica.handle(now, input);
             let branched = checks::settled(&up.replica, &branched);
+            let overlooked = up.replica.overlooked();
+            ensure!(overlooked.is_empty(), "nothing looks again at what may settle: {overlooked:?}");
             let after = up.replica.vector().clone();
             let own = up.replica.identity().origin();
             for seq in before.get(own) + 1..=after.get(own) {
