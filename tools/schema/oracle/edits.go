@@ -199,15 +199,29 @@ func (q *question) judge() {
 			}
 		}
 	}
+	deleted := isBeingDeleted(q.base)
 	for _, exception := range exceptions {
 		for _, change := range q.changes {
 			change.Iterate(func(path fieldpath.Path) {
+				if deleted && strings.HasPrefix(path.String(), ".metadata.finalizers") {
+					q.excepted = "its deletion is finished"
+				}
 				if (exception.kind == "" || exception.kind == kind) && strings.HasPrefix(path.String(), exception.path) {
 					q.excepted = exception.reason
 				}
 			})
 		}
 	}
+}
+
+// isBeingDeleted says whether an object goes once it has no finalizers any more.
+func isBeingDeleted(object *typed.TypedValue) bool {
+	whole := object.AsValue()
+	if !whole.IsMap() {
+		return false
+	}
+	metadata, there := whole.AsMap().Get("metadata")
+	return there && metadata.IsMap() && metadata.AsMap().Has("deletionTimestamp")
 }
 
 // check holds a merge against what the library says.
