@@ -21,6 +21,8 @@ use crate::{
 
 /// No answer within this time is itself a difference.
 const ANSWER_WITHIN: Duration = Duration::from_secs(6);
+/// How long the answer to a progress request may take. Many have none.
+const PROGRESS_TIME: Duration = Duration::from_millis(50);
 /// Stands for the n-th server-chosen lease in what is compared; above any id that a sequence names.
 const LEASE_SYMBOL: i64 = 7_000_000_000_000_000_000;
 /// Pads histories so that two servers get to the same revision.
@@ -349,6 +351,8 @@ impl Session {
         if let Err(status) = stream.ask_progress().await {
             return Seen::Error(status.code(), status.message().to_owned());
         }
+        // The sentinel goes another way: it must not overtake the request. There may be no answer at all.
+        stream.progress_came(PROGRESS_TIME).await;
         match self.sentinel().await {
             Ok(true) => Seen::Progress(self.streams.get_mut(&n).map(Stream::take_progress).unwrap_or_default()),
             // Without the sentinel's event there is no telling when an answer should have come.

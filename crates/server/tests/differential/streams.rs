@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use eddy_proto::{
@@ -164,6 +165,14 @@ impl Stream {
         send(&self.requests, request).await?;
         // Requests of a stream are handled in order: once the next is answered, this one was looked at.
         self.empty_request().await.map(drop)
+    }
+
+    /// Waits until a progress request was answered, at most that long.
+    pub async fn progress_came(&self, at_most: Duration) {
+        let start = Instant::now();
+        while self.lock().progress.is_empty() && start.elapsed() < at_most {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// The answers to progress requests so far.
