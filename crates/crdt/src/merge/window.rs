@@ -124,6 +124,11 @@ impl Window {
         self.fold(count, base)
     }
 
+    /// Whether all members are known to have all of its versions.
+    pub(crate) fn is_under(&self, floor: &VersionVector) -> bool {
+        self.versions.iter().all(|version| floor.contains(version.dot))
+    }
+
     /// Whether [`Self::settle`] would fold something.
     pub(crate) fn may_settle(&self, floor: &VersionVector, may_end: impl Fn(Dot) -> bool) -> bool {
         self.settled_segments(floor, may_end) > 0

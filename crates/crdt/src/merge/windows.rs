@@ -33,8 +33,7 @@ impl KeyWindow {
     /// Whether something of it can settle.
     pub(crate) fn may_settle(&self, floor: &VersionVector) -> bool {
         let Self { window, numbers, .. } = self;
-        window.versions().iter().all(|version| floor.contains(version.dot))
-            || window.may_settle(floor, |dot| numbers.iter().any(|(noted, _)| *noted == dot))
+        window.is_under(floor) || window.may_settle(floor, |dot| numbers.iter().any(|(noted, _)| *noted == dot))
     }
 
     /// Settles what can be settled by `settle`, which is given what may end it. Tells how much that was, and the record
@@ -211,7 +210,7 @@ impl Windows {
     /// Closes a window of which all lies under the floor. Tells the record that it no longer rests on.
     fn close_under(&mut self, keyspace: Keyspace, key: &[u8], floor: &VersionVector) -> Option<Option<u64>> {
         let open = self.of_mut(keyspace).get_mut(key)?;
-        if !open.window.versions().iter().all(|version| floor.contains(version.dot)) {
+        if !open.window.is_under(floor) {
             return None;
         }
         // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.

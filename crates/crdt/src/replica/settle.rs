@@ -179,8 +179,9 @@ impl Replication {
         let held: Vec<(Keyspace, Key)> = self.held.iter().cloned().collect();
         for (keyspace, key) in held {
             let open = self.windows.get(keyspace, &key);
-            let is_under = open.is_some_and(|open| open.window.versions().iter().all(|v| self.floor.contains(v.dot)));
-            if is_under && self.floor_of_rules(keyspace, &key, &self.floor).is_none() {
+            if open.is_some_and(|open| open.window.is_under(&self.floor))
+                && self.floor_of_rules(keyspace, &key, &self.floor).is_none()
+            {
                 self.held.remove(&(keyspace, key.clone()));
                 self.to_settle.insert((keyspace, key));
             }

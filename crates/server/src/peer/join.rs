@@ -133,11 +133,7 @@ pub async fn begin(
         let mut met: Option<Rules> = None;
         for (founder, answer) in &answers {
             let Ok(answer) = answer else { continue };
-            let weighed = weigh(founded, founder, answer, &mut troubles)?;
-            if matches!(weighed, Weighed::Founded | Weighed::GoneOn) {
-                asks_for_others(config, founder, answer)?;
-            }
-            match weighed {
+            match weigh(founded, founder, answer, &mut troubles)? {
                 Weighed::Stranger => continue,
                 Weighed::New => {
                     if let Some(apart) = declared_apart(founded, &ours, answer.member_id, &answer.rules) {
@@ -147,13 +143,17 @@ pub async fn begin(
                     continue;
                 }
                 Weighed::Founded => {
+                    asks_for_others(config, founder, answer)?;
                     met = Some(
                         Rules::decode(&answer.rules, config.merge_engine)
                             .with_context(|| format!("join {}", founder.name))?,
                     );
                     continue;
                 }
-                Weighed::GoneOn => gone_on = true,
+                Weighed::GoneOn => {
+                    asks_for_others(config, founder, answer)?;
+                    gone_on = true;
+                }
             }
             let source = Source { member: ReplicaId::new(answer.member_id), peer_urls: founder.peer_urls.clone() };
             if let Some(installed) = take(dialer, &source, founded.identity, engine, None, &mut troubles).await? {

@@ -160,7 +160,8 @@ impl Session {
             Message::Acks(acks) => self.take_acks(round, peer, acks),
             Message::Again { epoch, have, whole, floor } => {
                 if self.stage == Stage::Open && !replica.is_taken_by(&have, &floor) {
-                    // The peer refuses what was founded or told here without what all have. Whoever has it begins anew.
+                    // This replica has entries that do not depend on what all members have. The peer will never take them.
+                    // So this replica begins anew from the peer, and writes again what they said.
                     round.effects.events.push(SessionEvent::SnapshotNeeded { member: peer.member });
                     self.enter(Stage::LostTail);
                     return Ok(());
