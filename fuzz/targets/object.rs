@@ -137,7 +137,8 @@ fn merges(base: &[u8], object: &Object, sites: &[Json]) {
     assert_eq!(forward, outcome(&base, [1, 0, 2].map(|at| &versions[at]).into_iter()), "the order of arrival shows");
     let Some(live) = forward.live else {
         // Only an object that was being deleted goes when nothing is left to do.
-        let begun = |json: &Json| json.get("metadata").is_some_and(|metadata| metadata.get("deletionTimestamp").is_some());
+        let begun =
+            |json: &Json| json.get("metadata").is_some_and(|metadata| metadata.get("deletionTimestamp").is_some());
         assert!([&object.json].into_iter().chain(sites).any(begun), "nothing was deleted");
         return;
     };

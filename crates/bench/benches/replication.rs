@@ -151,15 +151,17 @@ fn entries(c: &mut Criterion) {
     let mut pair = Pair::new();
     let mut group = c.benchmark_group("merge");
     group.sample_size(10);
-    let mut change = 0;
+    // What both fields of each object say.
+    let (mut change, mut said) = (0, vec![0; OBJECTS as usize]);
     for (name, encoding) in [("JSON", Encoding::Json), ("protobuf", Encoding::Protobuf)] {
         group.bench_function(format!("one field against another of a 2 KB pod in {name}"), |b| {
             b.iter_custom(|count| {
                 in_groups(count, |group| {
                     for n in group.clone() {
                         change += 1;
-                        pair.put(0, n % OBJECTS, written(&pod(n % OBJECTS, change, 0), encoding));
-                        pair.put(1, n % OBJECTS, written(&pod(n % OBJECTS, 0, change), encoding));
+                        let before = std::mem::replace(&mut said[(n % OBJECTS) as usize], change);
+                        pair.put(0, n % OBJECTS, written(&pod(n % OBJECTS, change, before), encoding));
+                        pair.put(1, n % OBJECTS, written(&pod(n % OBJECTS, before, change), encoding));
                     }
                     let (left, right) = (pair.news(0), pair.news(1));
                     let took = pair.apply(0, right);

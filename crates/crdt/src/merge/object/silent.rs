@@ -2,10 +2,11 @@
 //! versions that are still to come.
 //!
 //! A version may go when all that it wrote was written over by versions that stand for it: nobody can have it and not
-//! them. It must not be missed by those that stay. So what one that stays sees of a leaf stays, too, and it must still
-//! edit what it edited: its value must differ from what it is written over. Neither matters where what it says of the leaf
-//! is itself hidden: a version above it wrote the leaf, and stands for it. Where a counter is added to, a version
-//! may go only when all ways up from it lead through one that stands for it: the sum is in that one.
+//! them. All that wrote right over it must stand for it. It must not be missed by those that stay. So what one that stays
+//! sees of a leaf stays, too, and it must still edit what it edited: its value must differ from what it is written over.
+//! Neither matters where what it says of the leaf is itself hidden: a version above it wrote the leaf, and stands for it.
+//! Where a counter is added to, a version may go only when all ways up from it lead through one that stands for it: the
+//! sum is in that one.
 //!
 //! Each replica decides by itself, and one that was away may be told by several. All of this holds as well for what they
 //! keep together.
@@ -82,6 +83,7 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     let plain: Vec<&Version> = all.iter().map(|(version, _)| *version).collect();
     let ways = Ways::of(&Graph::of(&plain));
     let mut bound = bound(&replay, &plain);
+    hold_for_others(&replay, &ways, &stands_for, &mut bound);
     // The status of such a pod follows its node, a sum may have been raised, and what contradicts itself is put right: more
     // counts than its edits.
     let nodes: BTreeSet<&str> = all.iter().map(|(_, object)| &**object).chain(*base).filter_map(Object::node).collect();
@@ -199,6 +201,18 @@ fn bound(replay: &Replay<'_>, plain: &[&Version]) -> Vec<bool> {
         writes.iter().chain(adds.iter().filter(|_| !is_plain)).for_each(|at| bound[*at] = true);
     }
     bound
+}
+
+/// Whoever writes a leaf hides what stood there before. One that does not stand for it may reach a member without it: there the
+/// leaf would be the one before again. So it stays until all that wrote right over it stand for it.
+fn hold_for_others(replay: &Replay<'_>, ways: &Ways, stands_for: impl Fn(usize, usize) -> bool, bound: &mut [bool]) {
+    for (later, replayed) in replay.replayed.iter().enumerate() {
+        for key in replayed.edits.keys().filter(|key| replay.writes(later, key)) {
+            for at in replay.past.standing(key, &ways.parents[later]) {
+                bound[at] |= !stands_for(at, later);
+            }
+        }
+    }
 }
 
 /// Whether a counter was edited that has a minimum.

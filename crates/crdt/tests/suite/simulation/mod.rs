@@ -189,8 +189,9 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 const FOUND_BY_RULES: [u64; 7] = [62, 884, 1_078, 864, 66, 169, 390];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
-/// start took for a base what a version that had left was merged to.
-const FOUND_BY_ABSENCES: [u64; 4] = [842, 915, 33_558, 41_242];
+/// start took for a base what a version that had left was merged to. In the last one a version left for one of two that had
+/// written over it, and the other reached a member that had neither.
+const FOUND_BY_ABSENCES: [u64; 5] = [842, 915, 33_558, 41_242, 6_001_506];
 
 /// Such seeds among schedules of many lost disks. What only a copy of a disk had settled of a forgotten birth was not told; what
 /// it had settled of several makers was not written again. In the next two the oracle was wrong: two members wrote the same
