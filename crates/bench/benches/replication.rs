@@ -148,29 +148,31 @@ fn entries(c: &mut Criterion) {
             })
         });
     });
-    let mut pair = Pair::new();
     let mut group = c.benchmark_group("merge");
     group.sample_size(10);
-    // What both fields of each object say.
-    let (mut change, mut said) = (0, vec![0; OBJECTS as usize]);
     for (name, encoding) in [("JSON", Encoding::Json), ("protobuf", Encoding::Protobuf)] {
-        group.bench_function(format!("one field against another of a 2 KB pod in {name}"), |b| {
-            b.iter_custom(|count| {
-                in_groups(count, |group| {
-                    for n in group.clone() {
-                        change += 1;
-                        let before = std::mem::replace(&mut said[(n % OBJECTS) as usize], change);
-                        pair.put(0, n % OBJECTS, written(&pod(n % OBJECTS, change, before), encoding));
-                        pair.put(1, n % OBJECTS, written(&pod(n % OBJECTS, before, change), encoding));
-                    }
-                    let (left, right) = (pair.news(0), pair.news(1));
-                    let took = pair.apply(0, right);
-                    pair.apply(1, left);
-                    pair.settle();
-                    took
-                })
+        for (what, is_contested) in [("one field against another", false), ("two fields against the same two", true)] {
+            // What both fields of each object say.
+            let (mut pair, mut change, mut said) = (Pair::new(), 0, vec![0; OBJECTS as usize]);
+            group.bench_function(format!("{what} of a 2 KB pod in {name}"), |b| {
+                b.iter_custom(|count| {
+                    in_groups(count, |group| {
+                        for n in group.clone() {
+                            change += 1;
+                            let before = std::mem::replace(&mut said[(n % OBJECTS) as usize], change);
+                            let other = if is_contested { 0 } else { before };
+                            pair.put(0, n % OBJECTS, written(&pod(n % OBJECTS, change, other), encoding));
+                            pair.put(1, n % OBJECTS, written(&pod(n % OBJECTS, other, change), encoding));
+                        }
+                        let (left, right) = (pair.news(0), pair.news(1));
+                        let took = pair.apply(0, right);
+                        pair.apply(1, left);
+                        pair.settle();
+                        took
+                    })
+                });
             });
-        });
+        }
     }
     let window = crowd(80, 16);
     let rules = RuleBook::default();

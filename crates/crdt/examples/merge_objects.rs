@@ -54,8 +54,8 @@ fn again(value: &[u8]) -> Vec<Option<Bytes>> {
     vec![write(Encoding::Json), write(Encoding::Protobuf)]
 }
 
-/// An object as it is after a merge in which every leaf of it is an edit. Beside it somebody else has set an annotation on what
-/// tells objects apart; that is taken away again.
+/// An object as it is after a merge in which every leaf of it is an edit of two at the same time, so that Automerge has all of
+/// them. One of the two has set an annotation besides; that is taken away again.
 fn through_leaves(value: &Bytes, book: &RuleBook) -> Option<Bytes> {
     const ANNOTATION: &str = "eddy/again";
     let object = Object::parse(value)?;
@@ -71,15 +71,20 @@ fn through_leaves(value: &Bytes, book: &RuleBook) -> Option<Bytes> {
         Some(Json::Map(metadata)) => only(metadata, &["name", "namespace", "uid"]),
         _ => BTreeMap::new(),
     };
-    let annotations = Json::Map([(ANNOTATION.to_owned(), Json::String("x".to_owned()))].into());
-    let mut annotated = metadata.clone();
-    annotated.insert("annotations".to_owned(), annotations);
-    let [base, beside] = [metadata, annotated].map(|metadata| {
-        let mut whole = about.clone();
-        whole.insert("metadata".to_owned(), Json::Map(metadata));
-        object.write(&Json::Map(whole))
+    let mut before = about;
+    before.insert("metadata".to_owned(), Json::Map(metadata));
+    let mut annotated = whole.clone();
+    let within = |map: &mut BTreeMap<String, Json>, name: &str, act: &dyn Fn(&mut BTreeMap<String, Json>)| {
+        if let Json::Map(inner) = map.entry(name.to_owned()).or_insert_with(|| Json::Map(BTreeMap::new())) {
+            act(inner);
+        }
+    };
+    within(&mut annotated, "metadata", &|metadata| {
+        within(metadata, "annotations", &|annotations| {
+            annotations.insert(ANNOTATION.to_owned(), Json::String("x".to_owned()));
+        });
     });
-    let (base, beside) = (base?, beside?);
+    let (base, beside) = (object.write(&Json::Map(before))?, object.write(&Json::Map(annotated))?);
     let mut merged = Object::parse(&merged(&base, &[value.clone(), beside], book)?)?;
     let Json::Map(whole) = &mut merged.json else { return None };
     let Some(Json::Map(metadata)) = whole.get_mut("metadata") else { return None };

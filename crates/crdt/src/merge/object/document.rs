@@ -76,7 +76,8 @@ pub struct Document {
 }
 
 impl Document {
-    /// A document that begins with these leaves, written in one change by the lowest actor, and the point where it is.
+    /// A document that begins with these leaves, written in one change by the lowest actor, and the point where it is. Without
+    /// leaves there is no such change.
     ///
     /// # Errors
     /// When Automerge refuses a leaf.
@@ -85,8 +86,10 @@ impl Document {
         let mut doc = Automerge::new().with_actor(ActorId::from(vec![0]));
         let base: HashMap<String, hydrate::Value> =
             base.map(|(key, scalar)| (key, hydrate::Value::Scalar(scalar.into()))).collect();
-        // Sorts them by itself.
-        doc.init_from_hydrate(&hydrate::Map::from(base))?;
+        if !base.is_empty() {
+            // Sorts them by itself.
+            doc.init_from_hydrate(&hydrate::Map::from(base))?;
+        }
         let point = Point(doc.get_heads());
         Ok((Self { doc, writers: HashMap::new() }, point))
     }
@@ -111,12 +114,14 @@ impl Document {
         for (key, edit) in edits {
             match edit {
                 Edit::Put(scalar) => {
+                    let written = ScalarValue::from(scalar.clone());
                     // Automerge writes nothing where one of the values is there already. The others would stay beside it,
                     // and the one would stay another's.
-                    if !change.get_all(ROOT, key)?.is_empty() {
+                    let is_written = |(value, _): &(Value<'_>, _)| matches!(value, Value::Scalar(is) if **is == written || matches!(**is, ScalarValue::Counter(_)));
+                    if change.get_all(ROOT, key)?.iter().any(is_written) {
                         change.delete(ROOT, key)?;
                     }
-                    change.put(ROOT, key, ScalarValue::from(scalar.clone()))?;
+                    change.put(ROOT, key, written)?;
                 }
                 Edit::Add(by) => change.increment(ROOT, key, *by)?,
                 Edit::Delete => change.delete(ROOT, key)?,

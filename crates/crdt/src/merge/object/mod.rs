@@ -4,7 +4,8 @@
 //! - [`protobuf`]: Kubernetes' protobuf as the same JSON, and back; [`time`]: the times in it;
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
 //! - [`shared`]: what all versions have in common, which needs no merging;
-//! - [`document`]: leaves as an Automerge document; [`past`]: what it would say, read from the versions' vectors;
+//! - [`past`]: what each leaf is where versions come together, read from their vectors; [`document`]: leaves as an Automerge
+//!   document; [`contest`]: the leaves that several edited at the same time, in one;
 //! - [`shown`]: what a writer saw where versions come together;
 //! - [`resolve`]: which of several values stands; [`replay`]: versions replayed into both; [`losses`]: what a merge gave up;
 //! - [`meaning`]: what Kubernetes means beyond single fields;
@@ -12,6 +13,7 @@
 //! - [`versions`]: objects of one kind in two apiVersions;
 //! - [`peek`]: one field without reading the rest.
 
+pub mod contest;
 pub mod document;
 pub mod json;
 pub mod leaves;

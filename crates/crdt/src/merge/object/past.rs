@@ -2,7 +2,7 @@
 //!
 //! An origin's versions are ordered. So of each origin only its last write of a leaf can stand at a point, and what
 //! was added to a counter is a part of the origin's sums. The answer costs as much as there are origins, however many
-//! versions there are. It is what Automerge says of the same history; [`super::replay`] compares both.
+//! versions there are. It is what Automerge says of the same history; [`super::contest`] compares both.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -46,6 +46,15 @@ impl<'a> Past<'a> {
     /// All leaves that any version has edited.
     pub fn touched(&self) -> impl Iterator<Item = &String> {
         self.leaves.keys()
+    }
+
+    /// Whether versions edited that leaf of which neither saw the other.
+    pub fn is_contested(&self, key: &str) -> bool {
+        let Some(editors) = self.leaves.get(key) else { return false };
+        let writes = editors.writes.values().flatten().map(|(at, _)| *at);
+        let mut all: SmallVec<[usize; 4]> = writes.chain(editors.adds.values().flatten().map(|(at, _)| *at)).collect();
+        all.sort_unstable();
+        all.windows(2).any(|pair| !self.descends(pair[1], pair[0]))
     }
 
     /// The name of that leaf if any version has edited it.

@@ -1,8 +1,9 @@
 //! Versions of one object replayed into a document, and the merged object read from it.
 //!
-//! Each version becomes one change on top of its parents that makes the document at that point exactly its value. For
-//! that, nothing needs to be known of how a merge of several parents looked to the version's writer. Where the document
-//! shows something else, the change says what the writer saw.
+//! Each version becomes one change on top of its parents that makes the leaves at that point exactly its value. For
+//! that, nothing needs to be known of how a merge of several parents looked to the version's writer. Where the leaves
+//! show something else, the change says what the writer saw. Of leaves that several edited at the same time Automerge
+//! is asked ([`Contest`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,7 +16,8 @@ use crate::merge::rules::Rules;
 use crate::merge::version::Version;
 
 use super::Object;
-use super::document::{Document, DocumentError, Edit, Point, Scalar};
+use super::contest::Contest;
+use super::document::{DocumentError, Edit, Scalar};
 use super::json::Json;
 use super::leaves;
 use super::meaning::counts::Counting;
@@ -27,10 +29,6 @@ use super::resolve::{Written, resolve};
 use super::schema::{Resolution, Schema};
 use super::shared::{self, Divided};
 use super::versions::means_the_same_in;
-
-/// Up to so many versions are replayed into a document. In one of more each version costs as much as all before it. Then
-/// what it would say is read from the vectors.
-const DOCUMENT_MAX: usize = 32;
 
 /// Where a pod says what only its node can know: the status, and what a binding copies from the node since Kubernetes 1.35.
 const OF_NODE: [&[&str]; 3] = [
@@ -52,15 +50,13 @@ pub struct Merged {
     pub replaced: bool,
 }
 
-/// A version in the document.
+/// A version taken apart.
 pub(super) struct Replayed {
     pub(super) scalars: Scalars,
     pub(super) edits: BTreeMap<String, Edit>,
-    /// Edits that only make the document say what the writer saw, and when what it saw was written. They are not the
+    /// Edits that only make the leaves say what the writer saw, and when what it saw was written. They are not the
     /// writer's own: a concurrent edit of such a leaf wins against them.
     pub(super) seen: BTreeMap<String, Written>,
-    /// Where it is in the document, if there is one.
-    point: Point,
 }
 
 /// Merges versions of one object onto the value that all of them descend from (`None`: there was none that they are
@@ -91,9 +87,11 @@ pub fn merge(
     let Divided { shared, rests } = Divided::of(&all, &schema);
     let (rests, base) = rests.split_at(versions.len());
 
-    let mut replay = Replay::new(base.first(), &schema, versions.len())?;
+    let mut replay = Replay::new(base.first(), &schema);
     replay.shared = shared;
     replay.run(&versions, rests)?;
+    let edits: Vec<&BTreeMap<String, Edit>> = replay.replayed.iter().map(|replayed| &replayed.edits).collect();
+    replay.contest = Contest::of(&replay.past, &versions, &edits)?;
     let mut merged = replay.state(&heads, &versions)?;
     let stay = if schema.is_pod() { replay.follow_node(&mut merged, &heads, &versions)? } else { None };
     let replaced = stay.is_some();
@@ -120,8 +118,8 @@ fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
 
 pub(super) struct Replay<'a> {
     pub(super) schema: &'a Schema<'a>,
-    /// The same in Automerge, where the versions are few.
-    document: Option<(Document, Point)>,
+    /// The leaves that several edited at the same time.
+    contest: Option<Contest>,
     pub(super) past: Past<'a>,
     pub(super) replayed: Vec<Replayed>,
     /// Where every leaf lies, and how it is resolved.
@@ -137,31 +135,22 @@ pub(super) struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(base: Option<&Json>, schema: &'a Schema<'a>, count: usize) -> Result<Self, DocumentError> {
-        let mut replay = Self::beside(base, schema);
-        if count <= DOCUMENT_MAX {
-            let base = replay.past.base().iter().map(|(key, scalar)| (key.clone(), scalar.clone()));
-            replay.document = Some(Document::new(base)?);
-        }
-        Ok(replay)
-    }
-
-    /// The same without a document.
-    pub(super) fn beside(base: Option<&Json>, schema: &'a Schema<'a>) -> Self {
+    /// Nothing replayed yet.
+    pub(super) fn new(base: Option<&Json>, schema: &'a Schema<'a>) -> Self {
         let mut leaves = HashMap::new();
         let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
         let (shared, watched) = (Json::Map(BTreeMap::new()), watched(schema));
         let (counting, past) = (Counting::of(schema, &base), Past::new(base));
-        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false, counting }
+        Self { schema, contest: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false, counting }
     }
 
-    /// Nothing replayed yet, on the same base, without a document.
+    /// Nothing replayed yet, on the same base.
     pub(super) fn anew(&self) -> Self {
         let (past, leaves) = (Past::new(self.past.base().clone()), self.leaves.clone());
         let (shared, watched) = (self.shared.clone(), self.watched.clone());
         let schema = self.schema;
         let counting = Counting::of(schema, past.base());
-        Self { schema, document: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false, counting }
+        Self { schema, contest: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false, counting }
     }
 
     /// Replays the versions. `objects` tells what is not the same in all of them.
@@ -206,30 +195,14 @@ impl<'a> Replay<'a> {
                 _ => self.seen(before.into_owned(), &after, &edits, parents, versions)?,
             };
             seen.extend(mended);
-            let point = self.point(parents);
-            let point = match &mut self.document {
-                Some((document, _)) => {
-                    document.commit(at, version.dot, &point, edits.iter().map(|(key, edit)| (key.as_str(), edit)))?
-                }
-                None => point,
-            };
             self.is_delicate = self.is_delicate || edits.keys().any(|key| self.is_watched(key));
             self.past.push(version, edits.iter());
             if let Some(counting) = &mut self.counting {
                 self.is_delicate |= counting.push(&after, &self.past);
             }
-            self.replayed.push(Replayed { scalars: after, edits, seen, point });
+            self.replayed.push(Replayed { scalars: after, edits, seen });
         }
         Ok(())
-    }
-
-    /// Where these versions come together in the document.
-    fn point(&self, heads: &[usize]) -> Point {
-        match &self.document {
-            Some((_, base)) if heads.is_empty() => base.clone(),
-            Some(_) => Point::join(heads.iter().map(|&at| &self.replayed[at].point)),
-            None => Point::default(),
-        }
     }
 
     /// The leaves where these versions come together.
@@ -256,21 +229,8 @@ impl<'a> Replay<'a> {
     ) -> Result<Option<(Written, Scalar)>, DocumentError> {
         let resolution = self.leaves.get(key).map_or(Resolution::LastWriter, |(_, resolution)| *resolution);
         let order = |writer: Option<usize>| self.written_at(writer?, key, versions);
-        let values = match &self.document {
-            Some((document, _)) => {
-                let values = document.values(key, &self.point(heads))?;
-                debug_assert!(
-                    is_same(&values, &self.past.values(key, heads)),
-                    "{key} at {heads:?} is {:?}, Automerge says {values:?}: {:?}",
-                    self.past.values(key, heads),
-                    versions
-                        .iter()
-                        .zip(&self.replayed)
-                        .map(|(v, r)| (v.0.dot, &v.0.deps, r.edits.get(key)))
-                        .collect::<Vec<_>>()
-                );
-                values
-            }
+        let values = match self.contest.as_ref().filter(|contest| contest.is_about(key)) {
+            Some(contest) => contest.values(key, heads, &self.past)?,
             None => self.past.values(key, heads),
         };
         Ok(resolve(values.into_iter().map(|(writer, scalar)| (order(writer), scalar)).collect(), resolution))
@@ -365,11 +325,6 @@ impl<'a> Replay<'a> {
             }),
         )
     }
-}
-
-/// Whether both tell the same values of the same writers.
-fn is_same(ours: &[(Option<usize>, Scalar)], others: &[(Option<usize>, Scalar)]) -> bool {
-    ours.len() == others.len() && ours.iter().all(|value| others.contains(value))
 }
 
 /// An object's leaves as scalars; where they lie is noted beside.

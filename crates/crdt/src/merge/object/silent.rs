@@ -76,7 +76,7 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     };
     let (rests, below) = rests.split_at(all.len());
     let references: Vec<_> = all.iter().collect();
-    let mut replay = Replay::beside(below.first(), &schema);
+    let mut replay = Replay::new(below.first(), &schema);
     replay.shared = shared;
     replay.run(&references, rests)?;
 
