@@ -14,7 +14,7 @@ use crate::load::watchers::Watchers;
 use crate::load::workload::Workload;
 use crate::load::{Ends, closed, fill};
 use crate::results::Measured;
-use crate::scenario::{Addressed, Cell, LoadKind, LoadSpec, Scenario, System};
+use crate::scenario::{Addressed, Cell, LoadKind, LoadSpec, Scenario};
 use crate::target::binaries::Binaries;
 use crate::target::{Cluster, Places, Usage};
 
@@ -49,12 +49,8 @@ pub async fn run(
     progress: &(dyn Fn(&str, Option<u64>) + Sync),
 ) -> Result<Measured> {
     let load = &scenario.load;
-    let flags = match cell.system {
-        System::Eddy => &scenario.cluster.eddy_flags,
-        System::Etcd => &scenario.cluster.etcd_flags,
-    };
     progress("starting", None);
-    let mut cluster = Cluster::start(&bench.binaries, &bench.places, cell, &scenario.network, flags, seed).await?;
+    let mut cluster = Cluster::start(&bench.binaries, &bench.places, cell, scenario, seed).await?;
     let addresses: Vec<_> = cluster.nodes.iter().map(|node| node.address.clone()).collect();
     let addressed = match load.addressed {
         Addressed::All => cell.nodes,

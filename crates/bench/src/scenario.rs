@@ -80,12 +80,24 @@ pub struct ClusterSpec {
     /// Time added to every fsync and fdatasync, milliseconds.
     #[serde(default = "no_time")]
     pub flush_delay_ms: Vec<u32>,
+    /// What each node may use of the machine; without it all take what they get.
+    pub share: Option<ShareSpec>,
     /// Further flags of eddy.
     #[serde(default)]
     pub eddy_flags: Vec<String>,
     /// Further flags of etcd.
     #[serde(default)]
     pub etcd_flags: Vec<String>,
+}
+
+/// What a node may use of the machine, so that a further node brings its own. The load is outside of all shares.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct ShareSpec {
+    /// Cores: CPU seconds each second.
+    pub cpu: f64,
+    /// Memory with what the kernel keeps of the node's files, MiB; without it as much as there is.
+    pub memory_mib: Option<u32>,
 }
 
 /// A program under test.

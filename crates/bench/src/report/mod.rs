@@ -83,7 +83,11 @@ fn blocks(results: &Results) -> Result<Vec<Block>> {
         let experiments = results.experiments(&name)?;
         for experiment in &experiments {
             let origin = &experiment.origin;
-            let source = if origin.source.is_empty() { String::new() } else { format!(", lab at {}", origin.source) };
+            let source = match origin.source.strip_suffix('+') {
+                Some(commit) => format!(", lab at {commit} with uncommitted changes"),
+                None if origin.source.is_empty() => String::new(),
+                None => format!(", lab at {}", origin.source),
+            };
             let line = format!("{} on {}{source}", origin.version, origin.machine);
             if !origins.contains(&line) {
                 origins.push(line);

@@ -5,6 +5,11 @@ use super::{FigureSpec, LoadKind, LoadSpec, Scenario};
 /// Largest cluster that is started on one machine.
 const NODES_MAX: usize = 64;
 
+/// Least share of a core: the kernel gives no less than a millisecond in each [`crate::target::share::PERIOD_US`].
+const SHARE_MIN: f64 = 0.05;
+/// Least memory of a share: a node that cannot start measures nothing.
+const MEMORY_MIN_MIB: u32 = 32;
+
 /// The field, as `table.name`, and what is wrong with it.
 type Wrong = (&'static str, String);
 
@@ -39,6 +44,14 @@ impl Scenario {
         let Some(smallest) = cluster.nodes.iter().min() else { return fail("cluster.nodes", "is empty") };
         if cluster.nodes.iter().any(|n| *n == 0 || *n > NODES_MAX) {
             return Err(("cluster.nodes", format!("from 1 to {NODES_MAX}")));
+        }
+        if let Some(share) = cluster.share {
+            if !(SHARE_MIN..=1_000.0).contains(&share.cpu) {
+                return Err(("cluster.share.cpu", format!("cores, {SHARE_MIN} or more")));
+            }
+            if share.memory_mib.is_some_and(|mib| mib < MEMORY_MIN_MIB) {
+                return Err(("cluster.share.memory_mib", format!("{MEMORY_MIN_MIB} or more")));
+            }
         }
         Ok(*smallest)
     }

@@ -70,6 +70,12 @@ fn a_value_that_makes_no_sense_is_named() {
     for (from, to, wanted) in [
         ("nodes = [1, 3]", "nodes = []", "cluster.nodes: is empty"),
         ("nodes = [1, 3]", "nodes = [0]", "cluster.nodes: from 1 to 64"),
+        ("nodes = [1, 3]", "nodes = [1, 3]\nshare = { cpu = 0.01 }", "cluster.share.cpu: cores, 0.05 or more"),
+        (
+            "nodes = [1, 3]",
+            "nodes = [1, 3]\nshare = { cpu = 1, memory_mib = 1 }",
+            "cluster.share.memory_mib: 32 or more",
+        ),
         ("isolate = [0]", "isolate = [1]", "the smallest cluster does not have"),
         ("heal = true", "heal = true\nsilence = [0]", "each has one of isolate, silence, heal"),
         ("at_s = 4.5", "at_s = 10", "at_s lies within load.measure_s"),

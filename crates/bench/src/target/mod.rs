@@ -3,6 +3,7 @@
 pub mod binaries;
 pub mod http;
 pub mod process;
+pub mod share;
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -19,9 +20,10 @@ use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::relay::{Relays, Shape};
-use crate::scenario::{Cell, Disk, Event, NetworkSpec, System};
+use crate::scenario::{Cell, Disk, Event, NetworkSpec, Scenario, System};
 use binaries::Binaries;
 use process::Process;
+use share::Shares;
 
 /// How long a cluster may take to serve, and writes to arrive. 21 nodes of etcd on two busy cores take a while.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -102,6 +104,8 @@ pub struct Cluster {
     /// Its nodes.
     pub nodes: Vec<Node>,
     relays: Option<Relays>,
+    /// Goes after the nodes that are in it.
+    _shares: Option<Shares>,
     _dir: TempDir,
 }
 
@@ -128,10 +132,15 @@ impl Cluster {
         binaries: &Binaries,
         places: &Places,
         cell: &Cell,
-        network: &NetworkSpec,
-        flags: &[String],
+        scenario: &Scenario,
         seed: u64,
     ) -> Result<Self> {
+        let (cluster, network) = (&scenario.cluster, &scenario.network);
+        let flags = match cell.system {
+            System::Eddy => &cluster.eddy_flags,
+            System::Etcd => &cluster.etcd_flags,
+        };
+        let shares = cluster.share.map(|share| Shares::new(share, cell.nodes)).transpose()?;
         let program = binaries.of(cell.system)?;
         let dir = tempfile::Builder::new().prefix("eddy-lab-").tempdir_in(places.of(cell.disk)?)?;
         let ports = free_ports(2 * cell.nodes)?;
@@ -163,10 +172,13 @@ impl Cluster {
             if let Some(relays) = &relays {
                 relays.process(place, process.id());
             }
+            if let Some(shares) = &shares {
+                shares.put(place, process.id())?;
+            }
             let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
             nodes.push(Node { place, process, address, channel });
         }
-        let mut cluster = Self { nodes, relays, _dir: dir };
+        let mut cluster = Self { nodes, relays, _shares: shares, _dir: dir };
         cluster.come_up().await?;
         if cell.system == System::Etcd {
             cluster.leader_first().await?;
