@@ -23,6 +23,9 @@ use tokio_stream::wrappers::ReceiverStream;
 /// How long counters may take to show what was done, and a lease of the shortest time to live to expire.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long nothing more may be counted after all was.
+const STILL: Duration = Duration::from_millis(200);
+
 /// What must have moved, and by how much.
 const EXPECTED: &[(&str, i64)] = &[
     // See each request; compactions read too, to answer.
@@ -204,18 +207,21 @@ async fn check(binary: &Path) -> Result<()> {
     let watches = requests(&server).await?;
     let deadline = Instant::now() + PATIENCE;
     // One expiry moves several of them, not all at one moment.
-    let after = loop {
-        let now = metrics(&server).await?;
-        let counted = counted(&before, &now)?;
+    loop {
+        let counted = counted(&before, &metrics(&server).await?)?;
         if counted == EXPECTED {
-            break now;
+            break;
         }
         if Instant::now() > deadline {
             let differs = counted.iter().zip(EXPECTED).filter(|(is, must)| is != must);
             bail!("{} counts, and is to count: {:?}", binary.display(), differs.collect::<Vec<_>>());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+    }
+    // Nothing is counted behind that.
+    tokio::time::sleep(STILL).await;
+    let after = metrics(&server).await?;
+    assert_eq!(counted(&before, &after)?, EXPECTED, "{}", binary.display());
     drop(watches);
     for name in GROWING {
         assert!(value(&after, name)? > value(&before, name)?, "{name} did not grow");

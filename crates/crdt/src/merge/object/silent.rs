@@ -203,8 +203,8 @@ fn bound(replay: &Replay<'_>, plain: &[&Version]) -> Vec<bool> {
     bound
 }
 
-/// Whoever writes a leaf hides what stood there before. One that does not stand for it may reach a member without it: there the
-/// leaf would be the one before again. So it stays until all that wrote right over it stand for it.
+/// Keeps each version that some other wrote right over without standing for it. A member can get the other alone: it would not know
+/// that the leaf was written in between, and show an older value of it.
 fn hold_for_others(replay: &Replay<'_>, ways: &Ways, stands_for: impl Fn(usize, usize) -> bool, bound: &mut [bool]) {
     for (later, replayed) in replay.replayed.iter().enumerate() {
         for key in replayed.edits.keys().filter(|key| replay.writes(later, key)) {
