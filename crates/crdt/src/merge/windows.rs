@@ -105,22 +105,33 @@ impl Windows {
         self.of(keyspace).range((behind, Bound::Unbounded)).map(|(key, _)| key)
     }
 
-    /// Makes sure that there is a window; `base` is what the key is when there is none yet.
-    pub fn open(&mut self, keyspace: Keyspace, key: &Key, base: Option<&Recorded>) {
-        if self.of(keyspace).contains_key(key) {
-            return;
-        }
-        let base_number = base.map(|base| base.number);
-        self.rest_on(base_number);
-        let window = Window::new(base.map(|base| base.live.clone()));
-        self.of_mut(keyspace).insert(key.clone(), KeyWindow { window, base_number, stayed: 0, numbers: vec![] });
+    /// A key's window, opened when there is none yet; `base` tells what the key is then.
+    fn opened(&mut self, keyspace: Keyspace, key: &Key, base: impl FnOnce() -> Option<Recorded>) -> &mut KeyWindow {
+        let Self { client, system, bases } = self;
+        let windows = match keyspace {
+            Keyspace::Client => client,
+            Keyspace::System => system,
+        };
+        // One look-up for both: this is on the path of each remote entry.
+        windows.entry(key.clone()).or_insert_with(|| {
+            let base = base();
+            let base_number = base.as_ref().map(|base| base.number);
+            rest_on(bases, base_number);
+            let window = Window::new(base.map(|base| base.live));
+            KeyWindow { window, base_number, stayed: 0, numbers: vec![] }
+        })
     }
 
-    /// Adds a version to an open window.
-    pub fn add(&mut self, keyspace: Keyspace, key: &[u8], version: Version) -> Option<&Window> {
-        let open = self.of_mut(keyspace).get_mut(key)?;
+    /// Makes sure that there is a window; `base` tells what the key is when there is none yet.
+    pub fn open(&mut self, keyspace: Keyspace, key: &Key, base: impl FnOnce() -> Option<Recorded>) {
+        self.opened(keyspace, key, base);
+    }
+
+    /// Adds a version to an open window, and notes in which record stands what the key is after it.
+    pub fn add_noted(&mut self, keyspace: Keyspace, key: &[u8], version: Version, number: Option<u64>) {
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
+        open.numbers.push((version.dot, number));
         open.window.add(version);
-        Some(&open.window)
     }
 
     /// Adds a version. Where there is no window yet, what the key is now is its base.
@@ -131,12 +142,7 @@ impl Windows {
         version: Version,
         base: impl FnOnce() -> Option<Recorded>,
     ) {
-        if let Some(open) = self.of_mut(keyspace).get_mut(key) {
-            open.window.add(version);
-            return;
-        }
-        self.open(keyspace, key, base().as_ref());
-        self.add(keyspace, key, version);
+        self.opened(keyspace, key, base).window.add(version);
     }
 
     /// Notes in which record stands what the key is after the newest version; `None` when it is not there.
@@ -220,9 +226,7 @@ impl Windows {
     }
 
     fn rest_on(&mut self, number: Option<u64>) {
-        if let Some(number) = number {
-            *self.bases.entry(number).or_default() += 1;
-        }
+        rest_on(&mut self.bases, number);
     }
 
     fn release(&mut self, number: Option<u64>) -> Option<u64> {
@@ -283,5 +287,12 @@ impl Windows {
     /// Whether that version of the key is unsettled.
     pub fn holds(&self, keyspace: Keyspace, key: &[u8], dot: Dot) -> bool {
         self.get(keyspace, key).is_some_and(|open| open.window.versions().iter().any(|version| version.dot == dot))
+    }
+}
+
+/// Notes that one more window has its base in that record.
+fn rest_on(bases: &mut BTreeMap<u64, u32>, number: Option<u64>) {
+    if let Some(number) = number {
+        *bases.entry(number).or_default() += 1;
     }
 }

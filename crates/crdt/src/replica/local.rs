@@ -104,15 +104,14 @@ impl Replica {
         let (Some(replication), Some(entry)) = (&mut self.replication, record.entry()) else { return };
         let entry = Arc::new(entry);
         for Touched { keyspace, key, before } in touched {
-            replication.windows.open(*keyspace, key, before.as_ref());
+            replication.windows.open(*keyspace, key, || before.clone());
         }
         let deps = Arc::clone(&self.origins.own.deps);
         let net = entry::net(&entry.changes);
         for change in &net {
             let version = Version::new(&entry.head, Arc::clone(&deps), change);
-            replication.windows.add(change.keyspace, &change.key, version);
             let number = matches!(change.kind, ChangeKind::Put { .. }).then_some(record.number);
-            replication.windows.note(change.keyspace, &change.key, number);
+            replication.windows.add_noted(change.keyspace, &change.key, version, number);
         }
         let logged = Logged {
             number: record.number,

@@ -154,9 +154,9 @@ struct Step {
     /// Where the last change of each client key stands, in the order in which the keys were touched first.
     keys: SmallVec<[Place; 1]>,
     /// Where a key stands in `keys`; kept from the second entry on.
-    index: HashMap<Key, usize>,
-    /// Merges that were made ahead.
-    prepared: Prepared,
+    index: Option<HashMap<Key, usize>>,
+    /// Merges that were made ahead, of entries that came together.
+    prepared: Option<Prepared>,
     /// Which record holds what a system key became.
     system: BTreeMap<Key, Option<u64>>,
 }
@@ -166,17 +166,16 @@ impl Step {
     fn touch(&mut self, place: Place) {
         let key_at = |place: &Place| &self.taken[place.entry].changes[place.change].key;
         if place.entry > 0 {
-            if self.index.is_empty() {
-                self.index = self.keys.iter().enumerate().map(|(at, place)| (key_at(place).clone(), at)).collect();
-            }
-            match self.index.get(key_at(&place)) {
+            let index = self.index.get_or_insert_with(|| {
+                self.keys.iter().enumerate().map(|(at, place)| (key_at(place).clone(), at)).collect()
+            });
+            match index.get(key_at(&place)) {
                 Some(at) => {
                     self.keys[*at] = place;
                     return;
                 }
                 None => {
-                    let key = key_at(&place).clone();
-                    self.index.insert(key, self.keys.len());
+                    index.insert(key_at(&place).clone(), self.keys.len());
                 }
             }
         }
@@ -204,7 +203,7 @@ impl Replica {
 
     /// Applies entries as one step.
     pub(crate) fn apply_together(&mut self, turn: &mut Turn, entries: Vec<Entry>, prepared: Prepared) {
-        let mut step = Step { prepared, ..Step::default() };
+        let mut step = Step { prepared: Some(prepared), ..Step::default() };
         let together = entries.len() > 1;
         for entry in entries {
             self.take(turn, &mut step, entry, &[], together);
@@ -220,7 +219,10 @@ impl Replica {
         let EntryHead { dot, stamp, .. } = entry.head;
         let state = self.origins.others.entry(dot.origin).or_default();
         state.depend(&head.depends);
-        state.chain = step.prepared.chain(state.chain, &entry);
+        state.chain = match &step.prepared {
+            Some(prepared) => prepared.chain(state.chain, &entry),
+            None => state.chain.extend(&entry.head, &entry.changes),
+        };
         let (deps, chain) = (Arc::clone(&state.deps), state.chain);
         let number = self.journal.number();
         let changes: Vec<Change> = entry.changes.iter().map(Change::travelling).collect();
@@ -268,9 +270,9 @@ impl Replica {
         let before = self.state.recorded(change.keyspace, &change.key);
         let rules = Arc::clone(&self.rules);
         let window = &self.window(change.keyspace, &change.key)?.window;
-        let foreseen = match change.keyspace {
-            Keyspace::Client => step.prepared.outcome(&rules, &change.key, window).cloned(),
-            Keyspace::System => None,
+        let foreseen = match (&step.prepared, change.keyspace) {
+            (Some(prepared), Keyspace::Client) => prepared.outcome(&rules, &change.key, window).cloned(),
+            _ => None,
         };
         let merged = || window.outcome(&rules, change.keyspace, &change.key);
         debug_assert!(

@@ -165,8 +165,7 @@ impl Rebuilt {
             let version = Version::new(&entry.head, Arc::clone(&deps), change);
             let windows = &mut self.kept.windows;
             // On what is found when all stations are known.
-            windows.open(keyspace, &key, None);
-            windows.add(keyspace, &key, version);
+            windows.add_or_open(keyspace, &key, version, || None);
             if let Some(After(number)) = after {
                 windows.note(keyspace, &key, number);
             }

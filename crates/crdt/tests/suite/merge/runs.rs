@@ -190,10 +190,9 @@ fn what_came_behind_a_version_that_left_and_beside_it_is_no_base() {
     let on_all =
         Version { deps: Arc::new(vector(&[on_both.dot, other.dot])), ..version(3, 1, 13, [Some(2), Some(1), Some(1)]) };
     let mut windows = Windows::default();
-    windows.open(Keyspace::Client, &key, None);
+    windows.open(Keyspace::Client, &key, || None);
     for (number, version) in [&apart, &other, &on_both, &on_all].into_iter().enumerate() {
-        windows.add(Keyspace::Client, &key, version.clone());
-        windows.note(Keyspace::Client, &key, Some(number as u64));
+        windows.add_noted(Keyspace::Client, &key, version.clone(), Some(number as u64));
     }
     windows.take_out(Keyspace::Client, &key, &dots(&[&apart]));
     let left = |windows: &Windows| {
