@@ -16,16 +16,73 @@ use crate::merge::version::Version;
 /// what it would say is read from the vectors.
 const DOCUMENT_MAX: usize = 32;
 
+/// Between the texts of leaves that are one value. No JSON text has it.
+const BETWEEN: char = '\0';
+
 /// Contested leaves, and the history of their edits.
 pub struct Contest {
-    leaves: BTreeSet<String>,
-    /// Those of them that everybody writes. What was there before is not in the document: it stands where nobody has written.
-    written: BTreeSet<String>,
+    /// Of which class each leaf is, and its place there.
+    leaves: BTreeMap<String, (usize, usize)>,
+    classes: Vec<Class>,
     document: Document,
     /// Where nothing was edited yet.
     base: Point,
     /// Where each version is.
     points: Vec<Point>,
+}
+
+/// Leaves that are one value in the document, because the same versions write them: what stands of one stands of all.
+struct Class {
+    leaves: Vec<String>,
+    /// Everybody who edits them writes them. What was there before is not in the document then: it stands where nobody has
+    /// written.
+    is_written: bool,
+}
+
+impl Class {
+    /// What its leaves are called in the document.
+    fn key(&self) -> &str {
+        self.leaves.first().map_or("", String::as_str)
+    }
+
+    /// What a version does to them.
+    fn edit<'e>(&self, edits: &'e BTreeMap<String, Edit>) -> Option<Cow<'e, Edit>> {
+        if let [leaf] = &self.leaves[..] {
+            return edits.get(leaf).map(Cow::Borrowed);
+        }
+        let texts: Option<Vec<&str>> = self.leaves.iter().map(|leaf| written(edits, leaf)).collect();
+        Some(Cow::Owned(Edit::Put(Scalar::Text(texts?.join(&String::from(BETWEEN))))))
+    }
+}
+
+/// The text that a version writes there.
+fn written<'e>(edits: &'e BTreeMap<String, Edit>, leaf: &str) -> Option<&'e str> {
+    match edits.get(leaf)? {
+        Edit::Put(Scalar::Text(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The contested leaves, those together that the same versions write.
+fn classes(past: &Past<'_>, edits: &[&BTreeMap<String, Edit>]) -> Vec<Class> {
+    let mut together: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+    let mut classes: Vec<Class> = vec![];
+    let leaves: BTreeSet<&String> = past.touched().filter(|key| past.is_contested(key)).collect();
+    for leaf in leaves {
+        let writers: Vec<usize> = (0..edits.len()).filter(|at| edits[*at].contains_key(leaf)).collect();
+        let are_texts = writers.iter().all(|at| written(edits[*at], leaf).is_some());
+        let is_written = writers.iter().all(|at| matches!(edits[*at].get(leaf), Some(Edit::Put(_))));
+        match together.get(&writers).filter(|_| are_texts) {
+            Some(class) => classes[*class].leaves.push(leaf.clone()),
+            None => {
+                if are_texts {
+                    together.insert(writers, classes.len());
+                }
+                classes.push(Class { leaves: vec![leaf.clone()], is_written });
+            }
+        }
+    }
+    classes
 }
 
 impl Contest {
@@ -41,31 +98,32 @@ impl Contest {
         if versions.len() > DOCUMENT_MAX {
             return Ok(None);
         }
-        let leaves: BTreeSet<String> = past.touched().filter(|key| past.is_contested(key)).cloned().collect();
-        if leaves.is_empty() {
+        let classes = classes(past, edits);
+        if classes.is_empty() {
             return Ok(None);
         }
-        let is_put = |key: &str| edits.iter().all(|edits| matches!(edits.get(key), None | Some(Edit::Put(_))));
-        let written: BTreeSet<String> = leaves.iter().filter(|key| is_put(key)).cloned().collect();
-        let before = past.base().iter().filter(|(key, _)| leaves.contains(*key) && !written.contains(*key));
-        let (document, base) = Document::new(before.map(|(key, scalar)| (key.clone(), scalar.clone())))?;
-        let mut contest = Self { leaves, written, document, base, points: vec![] };
+        let places = classes.iter().enumerate().flat_map(|(class, of)| {
+            of.leaves.iter().enumerate().map(move |(place, leaf)| (leaf.clone(), (class, place)))
+        });
+        let leaves = places.collect();
+        let apart = classes.iter().filter(|class| !class.is_written).map(Class::key);
+        let before = apart.filter_map(|leaf| Some((leaf.to_owned(), past.base().get(leaf)?.clone())));
+        let (document, base) = Document::new(before)?;
+        let mut contest = Self { leaves, classes, document, base, points: vec![] };
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
         let graph = Graph::of(&plain);
         for (at, edits) in edits.iter().enumerate() {
             let parents = graph.parents(at);
             if cfg!(debug_assertions) && parents.len() > 1 {
-                contest.leaves.iter().try_for_each(|key| contest.values(key, parents, past).map(drop))?;
+                contest.leaves.keys().try_for_each(|key| contest.values(key, parents, past).map(drop))?;
             }
             let point = contest.point(parents);
-            let edits: Vec<(&str, &Edit)> = edits
-                .iter()
-                .filter(|(key, _)| contest.leaves.contains(*key))
-                .map(|(key, edit)| (key.as_str(), edit))
-                .collect();
+            let Self { classes, document, .. } = &mut contest;
+            let edits: Vec<(&str, Cow<'_, Edit>)> =
+                classes.iter().filter_map(|class| Some((class.key(), class.edit(edits)?))).collect();
             let point = match edits.is_empty() {
                 true => point,
-                false => contest.document.commit(at, plain[at].dot, &point, edits.into_iter())?,
+                false => document.commit(at, plain[at].dot, &point, edits.iter().map(|(key, edit)| (*key, &**edit)))?,
             };
             contest.points.push(point);
         }
@@ -74,7 +132,7 @@ impl Contest {
 
     /// Whether that leaf is one of them.
     pub fn is_about(&self, key: &str) -> bool {
-        self.leaves.contains(key)
+        self.leaves.contains_key(key)
     }
 
     /// All values of such a leaf where these versions come together, each with its writer (`None`: it was there before). `past`
@@ -88,8 +146,17 @@ impl Contest {
         heads: &[usize],
         past: &Past<'_>,
     ) -> Result<Vec<(Option<usize>, Scalar)>, DocumentError> {
-        let mut values = self.document.values(key, &self.point(heads))?;
-        if values.is_empty() && self.written.contains(key) {
+        let Some((class, place)) = self.leaves.get(key) else { return Ok(vec![]) };
+        let class = &self.classes[*class];
+        let mut values = self.document.values(class.key(), &self.point(heads))?;
+        if class.leaves.len() > 1 {
+            for (_, value) in &mut values {
+                if let Scalar::Text(texts) = value {
+                    *value = Scalar::Text(texts.split(BETWEEN).nth(*place).unwrap_or_default().to_owned());
+                }
+            }
+        }
+        if values.is_empty() && class.is_written {
             values.extend(past.base().get(key).map(|scalar| (None, scalar.clone())));
         }
         debug_assert!(

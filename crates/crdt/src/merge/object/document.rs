@@ -118,7 +118,8 @@ impl Document {
                     // Automerge writes nothing where one of the values is there already. The others would stay beside it,
                     // and the one would stay another's.
                     let is_written = |(value, _): &(Value<'_>, _)| matches!(value, Value::Scalar(is) if **is == written || matches!(**is, ScalarValue::Counter(_)));
-                    if change.get_all(ROOT, key)?.iter().any(is_written) {
+                    // Where nothing was written yet there is nothing to look for.
+                    if !at.0.is_empty() && change.get_all(ROOT, key)?.iter().any(is_written) {
                         change.delete(ROOT, key)?;
                     }
                     change.put(ROOT, key, written)?;
@@ -127,8 +128,7 @@ impl Document {
                 Edit::Delete => change.delete(ROOT, key)?,
             }
         }
-        let options = CommitOptions::default().with_time(0).with_message(format!("{dot:?}"));
-        let (hash, _) = change.commit_with(options);
+        let (hash, _) = change.commit_with(CommitOptions::default().with_time(0));
         Ok(match hash {
             Some(hash) => {
                 self.writers.insert(hash, writer);

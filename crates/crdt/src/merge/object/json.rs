@@ -254,8 +254,12 @@ impl Reader<'_> {
         loop {
             let rest = &self.text[self.at..];
             let plain = rest.bytes().position(|byte| byte == b'"' || byte == b'\\' || byte < 0x20)?;
-            out.push_str(&rest[..plain]);
             self.at += plain + 1;
+            if out.is_empty() && rest.as_bytes()[plain] == b'"' {
+                // Nearly all strings: room for just this one.
+                return Some(rest[..plain].to_owned());
+            }
+            out.push_str(&rest[..plain]);
             match rest.as_bytes()[plain] {
                 b'"' => return Some(out),
                 b'\\' => out.push(self.escape()?),
