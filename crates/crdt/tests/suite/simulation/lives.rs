@@ -176,13 +176,14 @@ impl World {
         place.expected = Some(found);
         place.instead = None;
         self.say(|| format!("host {host} starts"));
-        self.acknowledge_own(host)?;
+        // The process doubts its disk before it does anything else: what it writes by itself has the new birth, too.
         if self.hosts[host].copied {
             let birth = self.hosts[host].fresh_identity(self.ms).birth;
             self.handle(host, vec![Input::Doubt(birth)])?;
             self.flush_all(host)?;
             self.hosts[host].copied = false;
         }
+        self.acknowledge_own(host)?;
         self.say_which_build(host)?;
         for other in 0..self.hosts.len() {
             let later = self.ms + self.rng.random_range(1..200);
