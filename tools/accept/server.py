@@ -125,8 +125,8 @@ class Server:
         return [(base64.b64decode(kv["key"]).decode(), base64.b64decode(kv.get("value", ""))) for kv in found]
 
     def written_at(self, revision):
-        """The key and value that were written at that revision."""
-        (one,) = self.stored(min_mod_revision=revision, max_mod_revision=revision)
+        """The key and value that were written at that revision. A controller may have written the same key since."""
+        (one,) = self.stored(revision=revision, min_mod_revision=revision, max_mod_revision=revision)
         return one
 
     def value(self, key):
