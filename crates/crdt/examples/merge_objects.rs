@@ -54,8 +54,8 @@ fn again(value: &[u8]) -> Vec<Option<Bytes>> {
     vec![write(Encoding::Json), write(Encoding::Protobuf)]
 }
 
-/// An object as it is after a merge in which every leaf of it is an edit of two at the same time, so that Automerge has all of
-/// them. One of the two has set an annotation besides; that is taken away again.
+/// An object as it is after a merge in which every leaf of it is an edit of two at the same time, so that Automerge decides all of
+/// them. It holds one of them, since the same two write all. One of the two has set an annotation besides; that is taken away again.
 fn through_leaves(value: &Bytes, book: &RuleBook) -> Option<Bytes> {
     const ANNOTATION: &str = "eddy/again";
     let object = Object::parse(value)?;

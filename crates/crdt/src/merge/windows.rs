@@ -182,7 +182,7 @@ impl Windows {
             return (None, lingers);
         }
         open.base_number = new;
-        self.rest_on(new);
+        rest_on(&mut self.bases, new);
         (self.release(old), lingers)
     }
 
@@ -209,7 +209,7 @@ impl Windows {
             window.settle_known(floor, base, may_end)
         });
         open.base_number = new;
-        self.rest_on(new);
+        rest_on(&mut self.bases, new);
         self.release(old);
     }
 
@@ -223,10 +223,6 @@ impl Windows {
         let old = open.base_number;
         self.of_mut(keyspace).remove(key);
         Some(self.release(old))
-    }
-
-    fn rest_on(&mut self, number: Option<u64>) {
-        rest_on(&mut self.bases, number);
     }
 
     fn release(&mut self, number: Option<u64>) -> Option<u64> {

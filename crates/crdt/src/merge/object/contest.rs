@@ -16,13 +16,10 @@ use crate::merge::version::Version;
 /// what it would say is read from the vectors.
 const DOCUMENT_MAX: usize = 32;
 
-/// Between the texts of leaves that are one value. No JSON text has it.
-const BETWEEN: char = '\0';
-
 /// Contested leaves, and the history of their edits.
 pub struct Contest {
-    /// Of which class each leaf is, and its place there.
-    leaves: BTreeMap<String, (usize, usize)>,
+    /// Of which class each leaf is.
+    leaves: BTreeMap<String, usize>,
     classes: Vec<Class>,
     document: Document,
     /// Where nothing was edited yet.
@@ -31,58 +28,41 @@ pub struct Contest {
     points: Vec<Point>,
 }
 
-/// Leaves that are one value in the document, because the same versions write them: what stands of one stands of all.
+/// Leaves that the same versions write: whose write of one stands, that one's writes of all stand.
 struct Class {
-    leaves: Vec<String>,
+    /// The one of them that the document holds: the shortest, as it is read for each of the others.
+    leaf: String,
+    /// How long its texts are together, bytes.
+    length: usize,
     /// Everybody who edits them writes them. What was there before is not in the document then: it stands where nobody has
     /// written.
     is_written: bool,
 }
 
-impl Class {
-    /// What its leaves are called in the document.
-    fn key(&self) -> &str {
-        self.leaves.first().map_or("", String::as_str)
-    }
-
-    /// What a version does to them.
-    fn edit<'e>(&self, edits: &'e BTreeMap<String, Edit>) -> Option<Cow<'e, Edit>> {
-        if let [leaf] = &self.leaves[..] {
-            return edits.get(leaf).map(Cow::Borrowed);
-        }
-        let texts: Option<Vec<&str>> = self.leaves.iter().map(|leaf| written(edits, leaf)).collect();
-        Some(Cow::Owned(Edit::Put(Scalar::Text(texts?.join(&String::from(BETWEEN))))))
-    }
-}
-
-/// The text that a version writes there.
-fn written<'e>(edits: &'e BTreeMap<String, Edit>, leaf: &str) -> Option<&'e str> {
-    match edits.get(leaf)? {
-        Edit::Put(Scalar::Text(text)) => Some(text),
-        _ => None,
-    }
-}
-
-/// The contested leaves, those together that the same versions write.
-fn classes(past: &Past<'_>, edits: &[&BTreeMap<String, Edit>]) -> Vec<Class> {
+/// The class of each contested leaf, and the classes.
+fn classes(past: &Past<'_>, edits: &[&BTreeMap<String, Edit>]) -> (BTreeMap<String, usize>, Vec<Class>) {
     let mut together: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
     let mut classes: Vec<Class> = vec![];
-    let leaves: BTreeSet<&String> = past.touched().filter(|key| past.is_contested(key)).collect();
-    for leaf in leaves {
-        let writers: Vec<usize> = (0..edits.len()).filter(|at| edits[*at].contains_key(leaf)).collect();
-        let are_texts = writers.iter().all(|at| written(edits[*at], leaf).is_some());
-        let is_written = writers.iter().all(|at| matches!(edits[*at].get(leaf), Some(Edit::Put(_))));
-        match together.get(&writers).filter(|_| are_texts) {
-            Some(class) => classes[*class].leaves.push(leaf.clone()),
-            None => {
-                if are_texts {
-                    together.insert(writers, classes.len());
-                }
-                classes.push(Class { leaves: vec![leaf.clone()], is_written });
-            }
+    let mut leaves: BTreeMap<String, usize> = BTreeMap::new();
+    let contested: BTreeSet<&String> = past.touched().filter(|key| past.is_contested(key)).collect();
+    for leaf in contested {
+        let edits: Vec<(usize, &Edit)> =
+            edits.iter().enumerate().filter_map(|(at, edits)| Some((at, edits.get(leaf)?))).collect();
+        let is_written = edits.iter().all(|(_, edit)| matches!(edit, Edit::Put(_)));
+        let length = edits.iter().map(|(_, edit)| edit.text_len()).sum();
+        let alone = classes.len();
+        let class = match is_written {
+            true => *together.entry(edits.iter().map(|(at, _)| *at).collect()).or_insert(alone),
+            false => alone,
+        };
+        match classes.get_mut(class) {
+            Some(class) if class.length <= length => {}
+            Some(class) => (class.leaf, class.length) = (leaf.clone(), length),
+            None => classes.push(Class { leaf: leaf.clone(), length, is_written }),
         }
+        leaves.insert(leaf.clone(), class);
     }
-    classes
+    (leaves, classes)
 }
 
 impl Contest {
@@ -98,16 +78,12 @@ impl Contest {
         if versions.len() > DOCUMENT_MAX {
             return Ok(None);
         }
-        let classes = classes(past, edits);
+        let (leaves, classes) = classes(past, edits);
         if classes.is_empty() {
             return Ok(None);
         }
-        let places = classes.iter().enumerate().flat_map(|(class, of)| {
-            of.leaves.iter().enumerate().map(move |(place, leaf)| (leaf.clone(), (class, place)))
-        });
-        let leaves = places.collect();
-        let apart = classes.iter().filter(|class| !class.is_written).map(Class::key);
-        let before = apart.filter_map(|leaf| Some((leaf.to_owned(), past.base().get(leaf)?.clone())));
+        let apart = classes.iter().filter(|class| !class.is_written);
+        let before = apart.filter_map(|class| Some((class.leaf.clone(), past.base().get(&class.leaf)?.clone())));
         let (document, base) = Document::new(before)?;
         let mut contest = Self { leaves, classes, document, base, points: vec![] };
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
@@ -119,11 +95,11 @@ impl Contest {
             }
             let point = contest.point(parents);
             let Self { classes, document, .. } = &mut contest;
-            let edits: Vec<(&str, Cow<'_, Edit>)> =
-                classes.iter().filter_map(|class| Some((class.key(), class.edit(edits)?))).collect();
+            let edits: Vec<(&str, &Edit)> =
+                classes.iter().filter_map(|class| Some((class.leaf.as_str(), edits.get(&class.leaf)?))).collect();
             let point = match edits.is_empty() {
                 true => point,
-                false => document.commit(at, plain[at].dot, &point, edits.iter().map(|(key, edit)| (*key, &**edit)))?,
+                false => document.commit(at, plain[at].dot, &point, edits.into_iter())?,
             };
             contest.points.push(point);
         }
@@ -146,13 +122,13 @@ impl Contest {
         heads: &[usize],
         past: &Past<'_>,
     ) -> Result<Vec<(Option<usize>, Scalar)>, DocumentError> {
-        let Some((class, place)) = self.leaves.get(key) else { return Ok(vec![]) };
+        let Some(class) = self.leaves.get(key) else { return Ok(vec![]) };
         let class = &self.classes[*class];
-        let mut values = self.document.values(class.key(), &self.point(heads))?;
-        if class.leaves.len() > 1 {
-            for (_, value) in &mut values {
-                if let Scalar::Text(texts) = value {
-                    *value = Scalar::Text(texts.split(BETWEEN).nth(*place).unwrap_or_default().to_owned());
+        let mut values = self.document.values(&class.leaf, &self.point(heads))?;
+        if class.leaf != key {
+            for (writer, value) in &mut values {
+                if let Some(written) = writer.and_then(|at| past.written(key, at)) {
+                    *value = written.clone();
                 }
             }
         }

@@ -43,6 +43,16 @@ pub enum Edit {
     Delete,
 }
 
+impl Edit {
+    /// How long the text is that it writes, bytes.
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::Put(Scalar::Text(text)) => text.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// A point of a document's history: the versions that come together in it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Point(Vec<ChangeHash>);

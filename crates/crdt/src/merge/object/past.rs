@@ -115,6 +115,13 @@ impl<'a> Past<'a> {
         last
     }
 
+    /// What that version writes there.
+    pub fn written(&self, key: &str, at: usize) -> Option<&Scalar> {
+        let writes = self.leaves.get(key)?.writes.get(&self.versions[at].dot.origin)?;
+        let place = writes.binary_search_by_key(&at, |(at, _)| *at).ok()?;
+        writes[place].1.as_ref()
+    }
+
     /// All values of a leaf where these versions come together, each with its writer (`None`: it was there before).
     pub fn values(&self, key: &str, heads: &[usize]) -> Vec<(Option<usize>, Scalar)> {
         let before = || self.base.get(key).map(|scalar| (None, scalar.clone()));
