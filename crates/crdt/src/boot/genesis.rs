@@ -119,7 +119,7 @@ impl Replica {
                 let live = Live { value, lease: None, version: *version, incarnation };
                 replica.state.set_system(&change.key, Some(&live), number);
             }
-            change.applied = Some(Applied { sub, create_revision: None, later: false });
+            change.applied = Some(Applied { sub, create_revision: None, after: 0 });
         }
         let state = replica.origins.others.entry(dot.origin).or_default();
         state.chain = state.chain.extend(&entry.head, &entry.changes);

@@ -149,7 +149,7 @@ impl Refounder {
     pub fn deleted(&mut self, key: Key, revision: Revision, sub: u32) -> Result<(), RefoundError> {
         self.place(revision, sub, key.len())?;
         let local = self.replica.state.local.contains(&key);
-        let applied = Some(Applied { sub: self.sub, create_revision: None, later: false });
+        let applied = Some(Applied { sub: self.sub, create_revision: None, after: 0 });
         let change = Change::new(Keyspace::Client, key, ChangeKind::Delete, INCARNATION);
         self.changes.push(Change { local, applied, ..change });
         self.sub = self.sub.saturating_add(1);
@@ -170,7 +170,7 @@ impl Refounder {
     fn add(&mut self, keyspace: Keyspace, key: Key, live: &Live, create_revision: Option<Revision>) {
         let local = keyspace == Keyspace::Client && self.replica.state.local.contains(&key);
         let kind = ChangeKind::Put { value: live.value.clone(), lease: live.lease, version: live.version };
-        let applied = Some(Applied { sub: self.sub, create_revision, later: false });
+        let applied = Some(Applied { sub: self.sub, create_revision, after: 0 });
         self.changes.push(Change { local, applied, ..Change::new(keyspace, key, kind, INCARNATION) });
         self.sub = self.sub.saturating_add(1);
     }

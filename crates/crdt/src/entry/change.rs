@@ -56,8 +56,9 @@ pub struct Applied {
     pub sub: u32,
     /// When the incarnation began, by this replica's revisions; `None` for a delete and for system keys.
     pub create_revision: Option<Revision>,
-    /// Whether it stands at the revision after the record's: another incarnation of the key was ended at the record's own.
-    pub later: bool,
+    /// How many revisions after the record's it stands. Not 0 where one incarnation of the key was ended first, and where the
+    /// keys of a step have a revision each.
+    pub after: u32,
 }
 
 /// One key's part in an entry, with what applying it gave on this replica.

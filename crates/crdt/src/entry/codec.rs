@@ -57,8 +57,8 @@ pub(super) mod wire {
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct StoredChange {
-        /// Keyspace (bit 0), local (bit 1), kind (bits 2 and 3: 1 put, 2 delete, 3 expire). Applied (bits 4 and 5: 0 at
-        /// the record's revision, 1 at the next one, 2 not at all).
+        /// Keyspace (bit 0), local (bit 1), kind (bits 2 and 3: 1 put, 2 delete, 3 expire). Applied (from bit 4 on: 0 at
+        /// the record's revision, 1 at the next one, 2 not at all, 3 and more one less than so many after the record's).
         #[prost(uint32, tag = "1")]
         pub flags: u32,
         #[prost(uint32, tag = "2")]
@@ -171,6 +171,9 @@ pub(super) fn dot_from_wire(dot: &wire::StoredDot) -> Dot {
     Dot { origin, seq: dot.seq }
 }
 
+/// Stands in the place of [`Applied::after`] where a change is not applied. Higher values of that are one higher there.
+const NOT_APPLIED: u32 = 2;
+
 pub(super) fn chain_from_wire(bytes: &[u8]) -> Result<Chain, CodecError> {
     Chain::from_wire(bytes).ok_or(CodecError::Field("chain hash"))
 }
@@ -182,7 +185,11 @@ impl Change {
             ChangeKind::Delete => (2, Bytes::new(), None, 0),
             ChangeKind::Expire => (3, Bytes::new(), None, 0),
         };
-        let applied = self.applied.map_or(2, |applied| u32::from(applied.later));
+        let applied = match self.applied.map(|applied| applied.after) {
+            Some(after) if after < NOT_APPLIED => after,
+            Some(after) => after + 1,
+            None => NOT_APPLIED,
+        };
         let elsewhere = Some(self.incarnation) != own;
         wire::StoredChange {
             flags: u32::from(self.keyspace == Keyspace::System) | u32::from(self.local) << 1 | kind << 2 | applied << 4,
@@ -209,9 +216,8 @@ impl Change {
         };
         let create_revision = wire.create_revision.map(Revision::new);
         let applied = match wire.flags >> 4 {
-            later @ (0 | 1) => Some(Applied { sub: wire.sub, create_revision, later: later == 1 }),
-            2 => None,
-            _ => return Err(CodecError::Field("way of applying")),
+            NOT_APPLIED => None,
+            after => Some(Applied { sub: wire.sub, create_revision, after: after - u32::from(after > NOT_APPLIED) }),
         };
         if wire.key.is_empty() {
             return Err(CodecError::Field("key"));

@@ -1,6 +1,8 @@
 //! Entries and the records that journal them.
 
-use crate::entry::change::{Change, ChangeKind, net};
+use smallvec::SmallVec;
+
+use crate::entry::change::{Applied, Change, ChangeKind, net};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::id::Dot;
@@ -57,8 +59,8 @@ impl Entry {
 pub struct Record {
     /// This replica's own number of it.
     pub number: u64,
-    /// The revision it took here, if it touched client keys. If some of its changes or outcomes are applied
-    /// [later](Applied::later), it took the next one too. Records of one step share their revisions.
+    /// The revision it took here, if it touched client keys. Where changes or outcomes are applied [after](Applied::after) it,
+    /// it took later ones too. Records of one step name the same, the first of the step.
     pub revision: Option<Revision>,
     /// The entry's name and place. `None` where the record holds no entry: all its changes stay on this replica, or it
     /// came with a snapshot.
@@ -80,10 +82,12 @@ pub struct Record {
 
 impl Record {
     /// What happened to keys here, in order.
-    pub fn effective(&self) -> impl Iterator<Item = &Change> {
-        let is = |change: &Change, later| change.applied.is_some_and(|applied| applied.later == later);
-        let all = move |later| self.changes.iter().chain(&self.outcomes).filter(move |change| is(change, later));
-        all(false).chain(all(true))
+    pub fn effective(&self) -> impl Iterator<Item = (Applied, &Change)> {
+        let all = self.changes.iter().chain(&self.outcomes);
+        let mut applied: SmallVec<[_; 2]> = all.filter_map(|change| Some((change.applied?, change))).collect();
+        // What merges gave stands behind the changes in the record, but not in the revision.
+        applied.sort_by_key(|(applied, _)| (applied.after, applied.sub));
+        applied.into_iter()
     }
 
     /// The entry in it, as it travels.

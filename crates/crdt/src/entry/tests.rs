@@ -13,14 +13,14 @@ use bytes::Bytes;
 fn record() -> Record {
     let origin = Origin { replica: ReplicaId::new(u64::MAX), birth: Birth::new(9) };
     let own = Incarnation { stamp: Stamp::new(77), dot: Dot { origin, seq: 3 } };
-    let applied = |sub, later| Some(Applied { sub, create_revision: Some(Revision::new(4)), later });
+    let applied = |sub, after| Some(Applied { sub, create_revision: Some(Revision::new(4)), after });
     let change = |sub, kind, incarnation| Change {
         keyspace: Keyspace::Client,
         local: sub == 1,
         key: Key::from_static(b"k"),
         kind,
         incarnation,
-        applied: applied(sub, false),
+        applied: applied(sub, 0),
     };
     let older = Incarnation { stamp: Stamp::new(5), dot: Dot { origin, seq: 1 } };
     Record {
@@ -40,7 +40,9 @@ fn record() -> Record {
             change(1, ChangeKind::Delete, older),
             Change { applied: None, ..change(2, ChangeKind::Expire, older) },
         ],
-        outcomes: vec![Change { applied: applied(3, true), ..change(3, ChangeKind::Expire, older) }],
+        outcomes: [1, 2, 3, u32::MAX >> 5]
+            .map(|after| Change { applied: applied(3, after), ..change(3, ChangeKind::Expire, older) })
+            .into(),
         trimmed: false,
         settled: true,
         left_out: false,

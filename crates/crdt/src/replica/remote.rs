@@ -52,7 +52,7 @@ impl Replica {
             entries.retain(|entry| !self.origins.vector.contains(entry.head.dot));
             match self.admit_together(from, &entries, &prepared) {
                 _ if entries.is_empty() => {}
-                Ok(()) if self.leave_full_space(turn).is_err() => {}
+                Ok(()) if self.make_room(turn, revisions_of(&entries)).is_err() => {}
                 Ok(()) => {
                     system = entries.iter().any(is_system);
                     self.apply_together(turn, entries, prepared);
@@ -219,6 +219,11 @@ impl Replica {
         }
         self.clock.witness_until(stamp, limit_ms);
     }
+}
+
+/// How many revisions entries take at most as one step: each key one of its own, or two where another incarnation follows.
+fn revisions_of(entries: &[Entry]) -> u64 {
+    2 * entries.iter().map(|entry| entry.changes.len() as u64).sum::<u64>()
 }
 
 /// Why a build with that engine cannot merge by the rules that a change declares.

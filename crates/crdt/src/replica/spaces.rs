@@ -20,7 +20,7 @@ use crate::words::revision::{COUNTER_BITS, Revision, SPACES};
 pub(crate) const SPACES_MAX: u64 = 1 << (63 - COUNTER_BITS);
 
 /// The replica leaves a space this many revisions before its last one. An entry takes at most two, and one more if it
-/// let keys of a living lease run out.
+/// let keys of a living lease run out. A step of several entries takes two for each of its changes, which must fit in front of these.
 const RESERVE: u64 = 8;
 
 /// How many generations nobody jumps to: another life of the member may have leapt to them, one by one.
@@ -120,7 +120,15 @@ impl Replica {
     /// # Errors
     /// When there is no space to go on in. Then nothing may take a revision any more.
     pub(crate) fn leave_full_space(&mut self, turn: &mut Turn) -> Result<(), Refusal> {
-        if self.state.revision.counter() + RESERVE < 1 << COUNTER_BITS {
+        self.make_room(turn, 0)
+    }
+
+    /// The same before so many revisions are taken at once, and a few more.
+    ///
+    /// # Errors
+    /// As [`Self::leave_full_space`].
+    pub(crate) fn make_room(&mut self, turn: &mut Turn, revisions: u64) -> Result<(), Refusal> {
+        if self.state.revision.counter().saturating_add(revisions).saturating_add(RESERVE) < 1 << COUNTER_BITS {
             return Ok(());
         }
         let left = self.leap(turn, Stride::Next);

@@ -1,8 +1,11 @@
 //! A step: entries of other replicas that are applied together, and what they make of the keys here.
 //!
-//! Most steps are one entry. What a peer sends to one that lagged behind is one step, however many entries it has: all
-//! versions of a key are added before the key is merged, once. Clients see all of it at one revision, or at two where
-//! one incarnation takes the place of another. So nobody sees a part of what belongs together.
+//! Most steps are one entry. Clients see all of it at one revision, or at two where one incarnation takes the place of
+//! another. What a peer sends to one that lagged behind is one step, however many entries it has: all versions of a key
+//! are added before the key is merged, once. Clients see at one revision what one entry wrote last, and so each
+//! Kubernetes object at a revision of its own: a Kubernetes client whose watch breaks off goes on behind the revision of the
+//! last object that it saw, and would miss what else changed at that one. Nobody reads a part of a step but who asks for
+//! one of these revisions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -76,6 +79,8 @@ struct Planned {
     step: KeyStep,
     /// The record that says what the key was; `None` when the key was not there.
     number_before: Option<u64>,
+    /// What is to be told of the merge, but for its revision.
+    report: Option<MergeReport>,
 }
 
 impl Planned {
@@ -89,25 +94,49 @@ impl Planned {
 }
 
 /// What one revision of a step did.
+#[derive(Default)]
 struct Shown {
-    revision: Revision,
     keys: ChangedKeys,
     events: SmallVec<[Event; 1]>,
 }
 
-impl Shown {
-    fn new(revision: Revision) -> Self {
-        Self { revision, keys: ChangedKeys::new(), events: SmallVec::new() }
+/// What a step did, revision by revision.
+struct Showing {
+    first: Revision,
+    shown: SmallVec<[Shown; 2]>,
+    /// The entry that is being shown, and where what it did begins.
+    entry: usize,
+    begin: usize,
+}
+
+impl Showing {
+    fn starting_at(first: Revision) -> Self {
+        Self { first, shown: SmallVec::new(), entry: 0, begin: 0 }
     }
 
-    /// The position of the next change, which record `number` holds.
-    fn position(&self, number: u64) -> Position {
-        Position { revision: self.revision, sub: self.keys.len() as u32, number }
+    /// Goes on with what an entry did.
+    fn turn_to(&mut self, entry: usize) {
+        if entry != self.entry {
+            (self.entry, self.begin) = (entry, self.shown.len());
+        }
     }
 
-    fn push(&mut self, key: Key, event: Event) {
-        self.keys.push((self.keys.len() as u32, key));
-        self.events.push(event);
+    /// The place of the next change of a key, which record `number` holds: at which revision after the first one, and the
+    /// position. `behind` the end of what the key was, it stands at a later one.
+    fn next(&self, number: u64, behind: bool) -> (u32, Position) {
+        let after = self.shown.len().min(self.begin + usize::from(behind));
+        let sub = self.shown.get(after).map_or(0, |shown| shown.keys.len()) as u32;
+        (after as u32, Position { revision: self.first.after(after as u32), sub, number })
+    }
+
+    /// Takes note of what was done at the place that [`Self::next`] gave.
+    fn push(&mut self, (after, at): (u32, Position), key: Key, event: Event) {
+        if self.shown.len() <= after as usize {
+            self.shown.push(Shown::default());
+        }
+        let shown = &mut self.shown[after as usize];
+        shown.keys.push((at.sub, key));
+        shown.events.push(event);
     }
 }
 
@@ -188,7 +217,7 @@ impl Step {
 }
 
 impl Replica {
-    /// Applies an entry whole. There must be room for two revisions and more ([`Self::leave_full_space`]).
+    /// Applies an entry whole. There must be room for its revisions ([`Self::leave_full_space`]).
     pub(crate) fn apply(&mut self, turn: &mut Turn, entry: Entry) {
         self.apply_unsettled(turn, entry, &[]);
     }
@@ -256,9 +285,12 @@ impl Replica {
         let taken = &mut step.taken[place.entry];
         let key = taken.changes[place.change].key.clone();
         let (live, number) = (plan.outcome.live.as_ref(), taken.number);
+        if let Some(report) = plan.report.clone() {
+            self.tell(turn, report);
+        }
         if plan.step != KeyStep::Nothing {
             self.state.set_system(&key, live, number);
-            taken.note(place.change, live, Applied { sub: 0, create_revision: None, later: false });
+            taken.note(place.change, live, Applied { sub: 0, create_revision: None, after: 0 });
             self.follow_rules(&key);
         }
         step.system.insert(key, plan.rests_on(number));
@@ -285,13 +317,13 @@ impl Replica {
             true => KeyStep::Nothing,
             false => KeyStep::between(rules.current(), change, before.as_ref(), &outcome),
         };
-        self.report_merge(turn, step.taken[place.entry].head.dot, change, key_step, &outcome);
-        Some(Planned { place, outcome, step: key_step, number_before })
+        let report = self.report_merge(step.taken[place.entry].head.dot, change, &outcome);
+        Some(Planned { place, outcome, step: key_step, number_before, report })
     }
 
-    /// Tells of a merge, where the outcome is one.
-    fn report_merge(&mut self, turn: &mut Turn, dot: Dot, change: &Change, step: KeyStep, outcome: &MergeOutcome) {
-        let Some(rule) = outcome.rule else { return };
+    /// What is to be told of a merge, where the outcome is one.
+    fn report_merge(&mut self, dot: Dot, change: &Change, outcome: &MergeOutcome) -> Option<MergeReport> {
+        let rule = outcome.rule?;
         let given_up = match &self.replication {
             Some(replication) => {
                 let windows = &replication.windows;
@@ -299,20 +331,12 @@ impl Replica {
             }
             None => vec![],
         };
-        let report = MergeReport {
-            keyspace: change.keyspace,
-            key: change.key.clone(),
-            dot,
-            revision: match step {
-                _ if change.keyspace == Keyspace::System => None,
-                KeyStep::Nothing => None,
-                KeyStep::Put | KeyStep::Delete => Some(self.state.revision.next()),
-                // Behind the delete of what was there.
-                KeyStep::Replace => Some(self.state.revision.next().next()),
-            },
-            rule,
-            given_up: Losses::of(given_up),
-        };
+        let (keyspace, key, given_up) = (change.keyspace, change.key.clone(), Losses::of(given_up));
+        Some(MergeReport { keyspace, key, dot, revision: None, rule, given_up })
+    }
+
+    /// Tells of a merge.
+    fn tell(&mut self, turn: &mut Turn, report: MergeReport) {
         self.merges.push_back(report.clone());
         if self.merges.len() > RECENT_MERGES {
             self.merges.pop_front();
@@ -328,9 +352,15 @@ impl Replica {
             planned.sort_by_key(|plan| {
                 plan.outcome.live.as_ref().map_or((true, None), |live| (false, Some(live.incarnation)))
             });
+            // What one entry wrote stands where the first of it does.
+            let mut firsts = HashMap::new();
+            for (at, plan) in planned.iter().enumerate() {
+                firsts.entry(plan.place.entry).or_insert(at);
+            }
+            planned.sort_by_key(|plan| firsts.get(&plan.place.entry).copied());
         }
         let revision = self.state.revision.next();
-        self.carry_out(turn, &planned, &mut step, revision);
+        self.carry_out(turn, &mut planned, &mut step);
         if let Some(replication) = &mut self.replication {
             for plan in &planned {
                 let (change, number) = (step.change(plan.place), step.taken[plan.place.entry].number);
@@ -365,24 +395,30 @@ impl Replica {
     }
 
     /// Does what is planned for client keys, and marks what the changes gave.
-    fn carry_out(&mut self, turn: &mut Turn, planned: &[Planned], step: &mut Step, first: Revision) {
-        let (mut at, mut later) = (Shown::new(first), Shown::new(first.next()));
+    fn carry_out(&mut self, turn: &mut Turn, planned: &mut [Planned], step: &mut Step) {
+        let first = self.state.revision.next();
+        let mut showing = Showing::starting_at(first);
         for plan in planned {
+            showing.turn_to(plan.place.entry);
             let taken = &mut step.taken[plan.place.entry];
             let (key, number) = (taken.changes[plan.place.change].key.clone(), taken.number);
             let live = plan.outcome.live.as_ref();
-            let position = at.position(number);
             taken.shows |= plan.step != KeyStep::Nothing;
+            let mut shown_at = None;
             match (plan.step, live) {
                 (KeyStep::Nothing, _) => {}
                 (KeyStep::Put, Some(live)) => {
-                    let applied = self.show(turn, &mut at, &key, live, number, false);
+                    let applied = self.show(turn, &mut showing, &key, live, number, false);
+                    shown_at = Some(applied.after);
                     taken.note(plan.place.change, Some(live), applied);
                 }
                 (KeyStep::Delete | KeyStep::Replace | KeyStep::Put, _) => {
-                    if let Some(buried) = self.state.bury(turn.now, &key, position) {
-                        at.push(buried.key, buried.event);
-                        let applied = Applied { sub: position.sub, create_revision: None, later: false };
+                    let place = showing.next(number, false);
+                    let (after, at) = place;
+                    if let Some(buried) = self.state.bury(turn.now, &key, at) {
+                        shown_at = Some(after);
+                        showing.push(place, buried.key, buried.event);
+                        let applied = Applied { sub: at.sub, create_revision: None, after };
                         let (kind, incarnation) = (ChangeKind::Delete, buried.before.live.incarnation);
                         match live {
                             Some(_) => {
@@ -394,27 +430,39 @@ impl Replica {
                         }
                     }
                     if let Some(live) = live {
-                        let applied = self.show(turn, &mut later, &key, live, number, true);
+                        let applied = self.show(turn, &mut showing, &key, live, number, true);
+                        shown_at = Some(applied.after);
                         taken.note(plan.place.change, Some(live), applied);
                     }
                 }
             }
-        }
-        for shown in [at, later] {
-            if !shown.keys.is_empty() {
-                self.schemas.touch(&self.rules.first().prefix, &shown.keys);
-                self.state.push(shown.keys);
-                turn.effects.commits.push(Commit { revision: self.state.revision, events: shown.events });
+            if let Some(report) = plan.report.take() {
+                let revision = shown_at.map(|after| first.after(after));
+                self.tell(turn, MergeReport { revision, ..report });
             }
+        }
+        for shown in showing.shown {
+            self.schemas.touch(&self.rules.first().prefix, &shown.keys);
+            self.state.push(shown.keys);
+            turn.effects.commits.push(Commit { revision: self.state.revision, events: shown.events });
         }
     }
 
-    /// Makes a client key what it is to be, at one of the revisions of a step.
-    fn show(&mut self, turn: &Turn, shown: &mut Shown, key: &Key, live: &Live, number: u64, later: bool) -> Applied {
-        let position = shown.position(number);
-        let (key, event, created) = self.state.set(turn.now, key, live, position);
-        shown.push(key, event);
-        Applied { sub: position.sub, create_revision: Some(created), later }
+    /// Makes a client key what it is to be, at one of the revisions of a step; `behind` its delete at a later one.
+    fn show(
+        &mut self,
+        turn: &Turn,
+        showing: &mut Showing,
+        key: &Key,
+        live: &Live,
+        number: u64,
+        behind: bool,
+    ) -> Applied {
+        let place = showing.next(number, behind);
+        let (after, at) = place;
+        let (key, event, created) = self.state.set(turn.now, key, live, at);
+        showing.push(place, key, event);
+        Applied { sub: at.sub, create_revision: Some(created), after }
     }
 }
 

@@ -116,8 +116,8 @@ impl Replica {
             return true;
         }
         match change.keyspace {
-            Keyspace::Client => revision.is_some_and(|at| {
-                let at = if applied.later { at.next() } else { at };
+            Keyspace::Client => revision.is_some_and(|first| {
+                let at = first.after(applied.after);
                 self.state.index.holds(&change.key, at, applied.sub, number)
             }),
             Keyspace::System => self.state.system.get(&change.key).is_some_and(|value| value.number == number),

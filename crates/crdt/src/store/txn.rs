@@ -217,7 +217,7 @@ impl<'a> Transaction<'a> {
                 key: key.clone(),
                 kind: ChangeKind::Put { value, lease, version },
                 incarnation,
-                applied: Some(Applied { sub: at.sub, create_revision: Some(create_revision), later: false }),
+                applied: Some(Applied { sub: at.sub, create_revision: Some(create_revision), after: 0 }),
             };
             (written, (event, change))
         });
@@ -246,7 +246,7 @@ impl<'a> Transaction<'a> {
         }
         self.events.push(event);
         self.keys.push((at.sub, key.clone()));
-        let applied = Some(Applied { sub: at.sub, create_revision: None, later: false });
+        let applied = Some(Applied { sub: at.sub, create_revision: None, after: 0 });
         self.changes.push(Change { local, applied, ..Change::new(Keyspace::Client, key, kind, incarnation) });
     }
 
@@ -313,7 +313,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn change_system(&mut self, key: &Key, kind: ChangeKind, incarnation: Incarnation) {
-        let applied = Some(Applied { sub: self.changes.len() as u32, create_revision: None, later: false });
+        let applied = Some(Applied { sub: self.changes.len() as u32, create_revision: None, after: 0 });
         self.changes.push(Change { applied, ..Change::new(Keyspace::System, key.clone(), kind, incarnation) });
     }
 }

@@ -167,7 +167,7 @@ fn entries_come_back_without_what_stays_on_their_replica() {
     assert_eq!(received.as_ref(), Ok(&sent));
 
     sent.changes[1].local = true;
-    sent.changes[0].applied = Some(Applied { sub: 4, create_revision: Some(Revision::new(9)), later: false });
+    sent.changes[0].applied = Some(Applied { sub: 4, create_revision: Some(Revision::new(9)), after: 0 });
     sent.head.first_seq -= 5;
     sent.head.resulting = Some(chain(8));
     let received = entry_wire::decode(entry_wire::encode(&sent, |_| None).bytes).expect("an entry");

@@ -61,6 +61,12 @@ impl Revision {
         Self(self.0 + 1)
     }
 
+    /// The revision that many after this one.
+    #[must_use]
+    pub const fn after(self, revisions: u32) -> Self {
+        Self(self.0.saturating_add(revisions as i64))
+    }
+
     /// The revision before this one.
     #[must_use]
     pub const fn prev(self) -> Self {

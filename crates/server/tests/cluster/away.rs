@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use eddy_proto::etcdserverpb::watch_client::WatchClient;
 use eddy_proto::etcdserverpb::watch_request::RequestUnion;
-use eddy_proto::etcdserverpb::{CompactionRequest, PutRequest, WatchCreateRequest, WatchRequest};
+use eddy_proto::etcdserverpb::{CompactionRequest, PutRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 use futures::{StreamExt, TryStreamExt};
+use tonic::Streaming;
 
 use crate::cluster::{Cluster, PATIENCE, Replica, Setup};
 
@@ -84,9 +85,9 @@ const LEASE: &str = "/registry/leases/kube-system/controller";
 
 /// Without one merge for each key and unit it takes minutes of computing, and tens of seconds where nothing leaves that two
 /// wrote at the same time, or where it does only while one is away. At rest it is equal after 0.3 s. How long that takes
-/// beside other tests says nothing.
+/// beside other tests says nothing, and beside other programs on a slow machine it computed for 3 s.
 const EQUAL_WITHIN: Duration = Duration::from_secs(30);
-const CPU_MAX: Duration = Duration::from_secs(2);
+const CPU_MAX: Duration = Duration::from_secs(10);
 
 fn lease(site: &str, n: usize) -> PutRequest {
     let value = format!(
@@ -134,6 +135,67 @@ async fn a_lock_that_three_sites_renewed_while_one_was_away_is_equal_soon() -> R
     Ok(())
 }
 
+/// A watch of all Kubernetes objects from that revision on, or from now on.
+async fn watch_from(replica: &Replica, start_revision: i64) -> Result<Streaming<WatchResponse>> {
+    let create = WatchCreateRequest {
+        key: "/registry/".into(),
+        range_end: "/registry0".into(),
+        start_revision,
+        ..WatchCreateRequest::default()
+    };
+    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    let requests = StreamExt::chain(tokio_stream::once(create), futures::stream::pending());
+    let mut watch = WatchClient::new(replica.server.connect().await?).watch(requests).await?.into_inner();
+    ensure!(watch.message().await?.context("an answer")?.created, "the watch was not created");
+    Ok(watch)
+}
+
+/// How many objects come with one unit.
+const OBJECTS: usize = 30;
+
+/// The keys that a client sees from a revision on whose watch breaks off after each object, as a reflector's may: it goes
+/// on behind the revision of the last object that it saw.
+async fn seen_in_pieces(replica: &Replica, mut revision: i64) -> Result<Vec<String>> {
+    let mut keys = Vec::new();
+    while keys.len() < OBJECTS {
+        let mut watch = watch_from(replica, revision).await?;
+        let Ok(answer) = tokio::time::timeout(PATIENCE, watch.message()).await else {
+            anyhow::bail!("{}: nothing comes after {keys:?}", replica.name)
+        };
+        let answer = answer?.context("the watch ended")?;
+        let object = answer.events.first().and_then(|event| event.kv.as_ref()).context("an event")?;
+        keys.push(String::from_utf8_lossy(&object.key).into_owned());
+        revision = object.mod_revision + 1;
+    }
+    Ok(keys)
+}
+
+/// Seen with real control planes: with one revision for all of a unit, a controller whose watch broke off while it
+/// came never heard of a pod, and ran one too many.
+#[tokio::test]
+async fn a_watch_that_breaks_off_within_a_unit_misses_nothing() -> Result<()> {
+    let mut cluster = Cluster::with(2, Setup { relays: true, ..Setup::default() }).await?;
+    cluster.settled().await?;
+    let [here, there] = &cluster.replicas[..] else { anyhow::bail!("another number of replicas") };
+    let before = here.put("before", "").await?;
+    cluster.relays()?.refuse();
+    let map = |n: usize| {
+        let value = object("v1", "ConfigMap", &n.to_string(), &format!(r#""data":{{"n":"{n}"}}"#));
+        PutRequest { key: format!("/registry/configmaps/default/{n:02}").into(), value, ..PutRequest::default() }
+    };
+    puts(there, (0..OBJECTS).map(map), 1).await?;
+    cluster.relays()?.heal();
+    cluster.settled().await?;
+    let all: Vec<String> = (0..OBJECTS).map(|n| format!("/registry/configmaps/default/{n:02}")).collect();
+    let seen = seen_in_pieces(&cluster.replicas[0], before + 1).await?;
+    ensure!(seen == all, "in pieces {seen:?}");
+    cluster.replicas[0].server.kill()?;
+    cluster.replicas[0].server.restart().await?;
+    let seen = seen_in_pieces(&cluster.replicas[0], before + 1).await?;
+    ensure!(seen == all, "after a restart {seen:?}");
+    Ok(())
+}
+
 /// How many owners and pods, so that one is seen that way which is not the rule.
 const OWNERS: usize = 20;
 const STATUS_UPDATES: usize = 40;
@@ -150,15 +212,7 @@ async fn nobody_sees_a_pod_before_the_replica_set_that_owns_it() -> Result<()> {
     let cluster = Cluster::with(2, Setup { relays: true, ..Setup::default() }).await?;
     let [here, there] = &cluster.replicas[..] else { anyhow::bail!("another number of replicas") };
     cluster.settled().await?;
-    let create = WatchCreateRequest {
-        key: "/registry/".into(),
-        range_end: "/registry0".into(),
-        ..WatchCreateRequest::default()
-    };
-    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    let requests = StreamExt::chain(tokio_stream::once(create), futures::stream::pending());
-    let mut watch = WatchClient::new(here.server.connect().await?).watch(requests).await?.into_inner();
-    ensure!(watch.message().await?.context("an answer")?.created, "the watch was not created");
+    let mut watch = watch_from(here, 0).await?;
 
     cluster.relays()?.refuse();
     for owner in 0..OWNERS {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::smallvec;
 
 use crate::boot::restore::damage::Damage;
 use crate::boot::restore::replication::{After, Candidate, Transition, restore};
@@ -88,29 +89,21 @@ impl Loader {
         if record.changes.iter().any(|change| change.applied.is_none()) {
             self.state.dead.change(number);
         }
-        let (mut now, mut later) = (ChangedKeys::new(), ChangedKeys::new());
-        for change in record.effective() {
-            let Some(applied) = change.applied else { continue };
+        // A revision was taken also where nothing is left of what it did.
+        self.changed.extend(record.revision.map(|revision| (revision, ChangedKeys::new())));
+        for (applied, change) in record.effective() {
             match change.keyspace {
                 Keyspace::Client => {
                     let revision =
                         record.revision.ok_or(Damage::Codec { number, source: CodecError::Field("revision") })?;
-                    if applied.later {
-                        later.push(self.push(number, revision.next(), change, applied)?);
-                    } else {
-                        now.push(self.push(number, revision, change, applied)?);
+                    let revision = revision.after(applied.after);
+                    let changed = self.push(number, revision, change, applied)?;
+                    match self.changed.last_mut() {
+                        Some((last, keys)) if *last == revision => keys.push(changed),
+                        _ => self.changed.push((revision, smallvec![changed])),
                     }
                 }
                 Keyspace::System => self.system(number, change),
-            }
-        }
-        // What merges gave stands behind the changes in the record, but not in the revision.
-        now.sort_by_key(|(sub, _)| *sub);
-        later.sort_by_key(|(sub, _)| *sub);
-        if let Some(revision) = record.revision {
-            self.changed.push((revision, now));
-            if !later.is_empty() {
-                self.changed.push((revision.next(), later));
             }
         }
         let until = record.until.unwrap_or(number);

@@ -329,7 +329,7 @@ impl Replica {
             let mut changes = vec![];
             for key in now {
                 let sub = changed.len() as u32;
-                let mut applied = Applied { sub, create_revision: None, later: false };
+                let mut applied = Applied { sub, create_revision: None, after: 0 };
                 match key.keyspace {
                     Keyspace::Client => {
                         let at = Position { revision, sub, number };

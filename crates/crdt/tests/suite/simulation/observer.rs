@@ -1,11 +1,11 @@
 //! What clients see, beside what schedules promise them: of things that depend on each other nobody sees the later one
-//! first, in watches as in reads; two keys that are only written together show the same write; a key under a lease that
-//! is kept alive does not go.
+//! first, in watches as in reads, and each at a revision of its own; two keys that are only written together show the same
+//! write; a key under a lease that is kept alive does not go.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use eddy_crdt::{Command, Commit, LeaseId, Op, Refusal, Reply, Txn, VersionVector};
+use eddy_crdt::{Command, Commit, Event as Told, LeaseId, Op, Refusal, Reply, Txn, VersionVector};
 
 use super::clients::put;
 use super::world::{Event, Outcome, World};
@@ -44,6 +44,12 @@ pub fn watch(before: &Shadow, commit: &Commit) -> Outcome {
         let is_seen = before.kvs.contains_key(owner) || is_here();
         ensure!(is_seen, "{:?} is shown before what it depends on: {commit:?}", event.key());
     }
+    // A client whose watch breaks off at the first of them goes on behind the others.
+    let alone = |event: &&Told| event.key().starts_with(OWN) && event.written().is_some();
+    ensure!(
+        commit.events.iter().filter(alone).count() < 2,
+        "what was written apart is shown at one revision: {commit:?}"
+    );
     Ok(())
 }
 
