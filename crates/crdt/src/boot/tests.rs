@@ -8,6 +8,7 @@ use super::genesis::{Founder, Genesis};
 use crate::command::notice::Notice;
 use crate::command::op::{Command, DeleteOp, PutLease, PutOp, PutValue, Refusal, Reply};
 use crate::replica::Replica;
+use crate::replica::prepared::Prepared;
 use crate::replica::spaces::{CHOICES_ALONE, SPACES_MAX};
 use crate::replica::turn::{Effects, Input, Turn};
 use crate::store::system::{self, SystemKey};
@@ -116,6 +117,32 @@ fn entries_of_others_are_refused_as_well_when_the_last_space_is_full() {
     let effects = replica.handle(Now::default(), Input::Entries { from: OTHER, births, entries, together: None });
     assert_eq!(effects.notices, [Notice::SpacesExhausted]);
     assert_eq!((replica.vector(), replica.revision().space()), (&before, space));
+}
+
+/// Each key of a step takes a revision of its own, so a step is many of them at once.
+#[test]
+fn a_step_that_does_not_fit_into_a_space_is_shown_in_the_next_one() {
+    const KEYS: usize = 40;
+    for left in [1, 10, KEYS as i64, 2 * KEYS as i64, 2 * KEYS as i64 + 20] {
+        let (mut replica, mut other) = (founder(OWN, 1), founder(OTHER, 1));
+        for n in 0..KEYS {
+            let value = PutValue::Set(Bytes::from_static(b"v"));
+            let key = Key::from(format!("k{n}"));
+            run(&mut other, Command::Put(PutOp { key, value, lease: PutLease::Set(None), prev_kv: false }));
+        }
+        let space = replica.revision().space();
+        replica.state.leap(Revision::new(Revision::last_in(space).get() - left));
+        let entries = other.entries_for(replica.vector(), other.vector(), usize::MAX).expect("a log");
+        let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
+        let (births, together) = ([other.identity().birth].into(), Some(Prepared::default()));
+        let effects = replica.handle(Now::default(), Input::Entries { from: OTHER, births, entries, together });
+        let shown: Vec<i64> = effects.commits.iter().map(|commit| commit.revision.get()).collect();
+        let last = replica.revision();
+        assert_eq!(shown, (last.get() - KEYS as i64 + 1..=last.get()).collect::<Vec<_>>());
+        assert_eq!(effects.leapt, last.space() != space);
+        assert!(effects.leapt == (left < 2 * KEYS as i64 + 8), "{left} revisions were left");
+        assert!(effects.commits.iter().all(|commit| commit.revision.space() == last.space()));
+    }
 }
 
 /// It dropped the error of the leap, and went on in a space that another life of it, or another member, counts in.
