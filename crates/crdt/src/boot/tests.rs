@@ -36,6 +36,13 @@ fn put(key: &'static str, lease: Option<i64>) -> Command {
     Command::Put(PutOp { key, value, lease: PutLease::Set(lease.map(LeaseId::new)), prev_kv: false })
 }
 
+/// What `other` has and the replica lacks, as it sends it.
+fn entries(replica: &Replica, other: &Replica, together: Option<Prepared>) -> Input {
+    let entries = other.entries_for(replica.vector(), other.vector(), usize::MAX).expect("a log");
+    let entries = entries.iter().map(|entry| (**entry).clone()).collect();
+    Input::Entries { from: OTHER, births: [other.identity().birth].into(), entries, together }
+}
+
 fn delete(key: &'static str) -> Command {
     Command::Delete(DeleteOp { range: KeyRange::Key(Key::from_static(key.as_bytes())), prev_kv: false })
 }
@@ -111,10 +118,8 @@ fn entries_of_others_are_refused_as_well_when_the_last_space_is_full() {
     let space = replica.revision().space();
     replica.state.leap(Revision::last_in(space));
     run(&mut other, put("k", None));
-    let entries = other.entries_for(replica.vector(), other.vector(), usize::MAX).expect("a log");
-    let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
-    let (births, before) = ([other.identity().birth].into(), replica.vector().clone());
-    let effects = replica.handle(Now::default(), Input::Entries { from: OTHER, births, entries, together: None });
+    let (input, before) = (entries(&replica, &other, None), replica.vector().clone());
+    let effects = replica.handle(Now::default(), input);
     assert_eq!(effects.notices, [Notice::SpacesExhausted]);
     assert_eq!((replica.vector(), replica.revision().space()), (&before, space));
 }
@@ -132,10 +137,8 @@ fn a_step_that_does_not_fit_into_a_space_is_shown_in_the_next_one() {
         }
         let space = replica.revision().space();
         replica.state.leap(Revision::new(Revision::last_in(space).get() - left));
-        let entries = other.entries_for(replica.vector(), other.vector(), usize::MAX).expect("a log");
-        let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
-        let (births, together) = ([other.identity().birth].into(), Some(Prepared::default()));
-        let effects = replica.handle(Now::default(), Input::Entries { from: OTHER, births, entries, together });
+        let input = entries(&replica, &other, Some(Prepared::default()));
+        let effects = replica.handle(Now::default(), input);
         let shown: Vec<i64> = effects.commits.iter().map(|commit| commit.revision.get()).collect();
         let last = replica.revision();
         assert_eq!(shown, (last.get() - KEYS as i64 + 1..=last.get()).collect::<Vec<_>>());

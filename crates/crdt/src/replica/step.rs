@@ -281,13 +281,13 @@ impl Replica {
 
     /// What a change makes of a system key.
     fn take_system(&mut self, turn: &mut Turn, step: &mut Step, place: Place) {
-        let Some(plan) = self.plan(turn, step, place) else { return };
+        let Some(mut plan) = self.plan(turn, step, place) else { return };
+        if let Some(report) = plan.report.take() {
+            self.tell(turn, report);
+        }
         let taken = &mut step.taken[place.entry];
         let key = taken.changes[place.change].key.clone();
         let (live, number) = (plan.outcome.live.as_ref(), taken.number);
-        if let Some(report) = plan.report.clone() {
-            self.tell(turn, report);
-        }
         if plan.step != KeyStep::Nothing {
             self.state.set_system(&key, live, number);
             taken.note(place.change, live, Applied { sub: 0, create_revision: None, after: 0 });
@@ -353,14 +353,14 @@ impl Replica {
                 plan.outcome.live.as_ref().map_or((true, None), |live| (false, Some(live.incarnation)))
             });
             // What one entry wrote stands where the first of it does.
-            let mut firsts = HashMap::new();
-            for (at, plan) in planned.iter().enumerate() {
-                firsts.entry(plan.place.entry).or_insert(at);
+            let mut firsts = vec![usize::MAX; step.taken.len()];
+            for (at, plan) in planned.iter().enumerate().rev() {
+                firsts[plan.place.entry] = at;
             }
-            planned.sort_by_key(|plan| firsts.get(&plan.place.entry).copied());
+            planned.sort_by_key(|plan| firsts[plan.place.entry]);
         }
         let revision = self.state.revision.next();
-        self.carry_out(turn, &mut planned, &mut step);
+        self.carry_out(turn, &mut planned, &mut step, revision);
         if let Some(replication) = &mut self.replication {
             for plan in &planned {
                 let (change, number) = (step.change(plan.place), step.taken[plan.place.entry].number);
@@ -395,8 +395,7 @@ impl Replica {
     }
 
     /// Does what is planned for client keys, and marks what the changes gave.
-    fn carry_out(&mut self, turn: &mut Turn, planned: &mut [Planned], step: &mut Step) {
-        let first = self.state.revision.next();
+    fn carry_out(&mut self, turn: &mut Turn, planned: &mut [Planned], step: &mut Step, first: Revision) {
         let mut showing = Showing::starting_at(first);
         for plan in planned {
             showing.turn_to(plan.place.entry);
@@ -413,8 +412,7 @@ impl Replica {
                     taken.note(plan.place.change, Some(live), applied);
                 }
                 (KeyStep::Delete | KeyStep::Replace | KeyStep::Put, _) => {
-                    let place = showing.next(number, false);
-                    let (after, at) = place;
+                    let place @ (after, at) = showing.next(number, false);
                     if let Some(buried) = self.state.bury(turn.now, &key, at) {
                         shown_at = Some(after);
                         showing.push(place, buried.key, buried.event);
@@ -458,8 +456,7 @@ impl Replica {
         number: u64,
         behind: bool,
     ) -> Applied {
-        let place = showing.next(number, behind);
-        let (after, at) = place;
+        let place @ (after, at) = showing.next(number, behind);
         let (key, event, created) = self.state.set(turn.now, key, live, at);
         showing.push(place, key, event);
         Applied { sub: at.sub, create_revision: Some(created), after }

@@ -36,8 +36,8 @@ pub enum Input {
         births: Arc<[Birth]>,
         /// The entries.
         entries: Vec<Entry>,
-        /// With what was prepared for it, where they are one step: all or none of them are applied, and clients see them
-        /// at once. What one of them depends on may come behind it then.
+        /// With what was prepared for it, where they are one step: all or none of them are applied, and who reads sees
+        /// all or none. What one of them depends on may come behind it then.
         together: Option<Prepared>,
     },
     /// What members have on disk.

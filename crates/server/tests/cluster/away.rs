@@ -3,9 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use eddy_proto::etcdserverpb::watch_client::WatchClient;
-use eddy_proto::etcdserverpb::watch_request::RequestUnion;
-use eddy_proto::etcdserverpb::{CompactionRequest, PutRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use eddy_proto::etcdserverpb::{CompactionRequest, PutRequest, WatchCreateRequest, WatchResponse};
 use futures::{StreamExt, TryStreamExt};
 use tonic::Streaming;
 
@@ -137,17 +135,8 @@ async fn a_lock_that_three_sites_renewed_while_one_was_away_is_equal_soon() -> R
 
 /// A watch of all Kubernetes objects from that revision on, or from now on.
 async fn watch_from(replica: &Replica, start_revision: i64) -> Result<Streaming<WatchResponse>> {
-    let create = WatchCreateRequest {
-        key: "/registry/".into(),
-        range_end: "/registry0".into(),
-        start_revision,
-        ..WatchCreateRequest::default()
-    };
-    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    let requests = StreamExt::chain(tokio_stream::once(create), futures::stream::pending());
-    let mut watch = WatchClient::new(replica.server.connect().await?).watch(requests).await?.into_inner();
-    ensure!(watch.message().await?.context("an answer")?.created, "the watch was not created");
-    Ok(watch)
+    let (key, range_end) = ("/registry/".into(), "/registry0".into());
+    replica.watch(WatchCreateRequest { key, range_end, start_revision, ..WatchCreateRequest::default() }).await
 }
 
 /// How many objects come with one unit.

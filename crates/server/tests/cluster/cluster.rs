@@ -11,12 +11,16 @@ use eddy_proto::admin::admin_client::AdminClient;
 use eddy_proto::admin::{Dot, Equality, Merge, MergesRequest, StatusRequest, StatusResponse};
 use eddy_proto::etcdserverpb::cluster_client::ClusterClient;
 use eddy_proto::etcdserverpb::kv_client::KvClient;
+use eddy_proto::etcdserverpb::watch_client::WatchClient;
+use eddy_proto::etcdserverpb::watch_request::RequestUnion;
 use eddy_proto::etcdserverpb::{
     DeleteRangeRequest, Member, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
-    PutRequest, RangeRequest,
+    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use eddy_proto::mvccpb::KeyValue;
+use futures::StreamExt;
 use tempfile::TempDir;
+use tonic::Streaming;
 
 use crate::relay::{Relays, Shape};
 use crate::support::{Server, free_ports};
@@ -185,6 +189,16 @@ pub fn spawn(data_dir: &Path, ports: [u16; 2], flags: &[String]) -> Result<Serve
 impl Replica {
     pub async fn kv(&self) -> Result<KvClient<tonic::transport::Channel>> {
         Ok(KvClient::new(self.server.connect().await?).max_decoding_message_size(usize::MAX))
+    }
+
+    /// A watch that was just created.
+    pub async fn watch(&self, create: WatchCreateRequest) -> Result<Streaming<WatchResponse>> {
+        let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let requests = StreamExt::chain(tokio_stream::once(create), futures::stream::pending());
+        let mut watch = WatchClient::new(self.server.connect().await?).watch(requests).await?.into_inner();
+        let created = watch.message().await?.context("an answer")?;
+        ensure!(created.created, "the watch was not created: {created:?}");
+        Ok(watch)
     }
 
     pub async fn put(&self, key: &str, value: &str) -> Result<i64> {

@@ -4,11 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use eddy_proto::etcdserverpb::lease_client::LeaseClient;
-use eddy_proto::etcdserverpb::watch_client::WatchClient;
-use eddy_proto::etcdserverpb::watch_request::RequestUnion;
-use eddy_proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, WatchCreateRequest, WatchRequest,
-};
+use eddy_proto::etcdserverpb::{LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, WatchCreateRequest};
 use eddy_proto::mvccpb::event::EventType;
 
 use crate::cluster::{Cluster, Replica, Setup};
@@ -48,11 +44,7 @@ async fn what_hangs_on_a_lease_that_is_kept_alive_outlives_a_cut() -> Result<()>
     let put = PutRequest { key: "lock".into(), value: "mine".into(), lease: id, ..Default::default() };
     owner.kv().await?.put(put).await?;
     other.shows("lock", Some("mine")).await?;
-    let create = WatchCreateRequest { key: "lock".into(), ..Default::default() };
-    let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-    let requests = futures::StreamExt::chain(tokio_stream::once(create), futures::stream::pending());
-    let mut watch = WatchClient::new(owner.server.connect().await?).watch(requests).await?.into_inner();
-    seen(&mut watch).await?;
+    let mut watch = owner.watch(WatchCreateRequest { key: "lock".into(), ..Default::default() }).await?;
 
     cluster.relays()?.refuse();
     let cut = Instant::now();

@@ -4,10 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use eddy_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
-use eddy_proto::etcdserverpb::watch_client::WatchClient;
-use eddy_proto::etcdserverpb::watch_request::RequestUnion;
-use eddy_proto::etcdserverpb::{Compare, RangeRequest, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse};
-use futures::StreamExt;
+use eddy_proto::etcdserverpb::{Compare, RangeRequest, TxnRequest, WatchCreateRequest, WatchResponse};
 use tonic::{Code, Streaming};
 
 use crate::cluster::{Cluster, PATIENCE, Replica, Setup, binary, eventually};
@@ -17,19 +14,9 @@ struct Watcher(Streaming<WatchResponse>);
 
 impl Watcher {
     async fn start(replica: &Replica, start_revision: i64) -> Result<Watcher> {
-        let mut client = WatchClient::new(replica.server.connect().await?);
-        let create = WatchCreateRequest {
-            key: "\0".into(),
-            range_end: "\0".into(),
-            start_revision,
-            ..WatchCreateRequest::default()
-        };
-        let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        let requests = futures::stream::iter([create]).chain(futures::stream::pending());
-        let mut watcher = Watcher(client.watch(requests).await?.into_inner());
-        let created = watcher.next().await?;
-        ensure!(created.created, "{created:?}");
-        Ok(watcher)
+        let (key, range_end) = ("\0".into(), "\0".into());
+        let create = WatchCreateRequest { key, range_end, start_revision, ..WatchCreateRequest::default() };
+        Ok(Watcher(replica.watch(create).await?))
     }
 
     async fn next(&mut self) -> Result<WatchResponse> {
