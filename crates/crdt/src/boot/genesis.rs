@@ -134,7 +134,6 @@ impl Replica {
             outcomes: vec![],
             trimmed: false,
             settled: true,
-            left_out: false,
             until: None,
         };
         turn.effects.records.push(record.encode());

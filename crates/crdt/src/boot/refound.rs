@@ -200,7 +200,6 @@ impl Refounder {
             outcomes: vec![],
             trimmed: true,
             settled: true,
-            left_out: false,
             until: None,
         };
         self.turn.effects.records.push(record.encode());

@@ -109,8 +109,6 @@ pub(super) mod wire {
         pub resulting: Option<Bytes>,
         #[prost(bool, tag = "12")]
         pub settled: bool,
-        #[prost(bool, tag = "13")]
-        pub left_out: bool,
         #[prost(uint64, optional, tag = "14")]
         pub until: Option<u64>,
         #[prost(uint32, tag = "16")]
@@ -266,7 +264,6 @@ impl Record {
             first_seq: head.map(|head| head.first_seq).filter(|first| head.is_some_and(|head| *first != head.dot.seq)),
             resulting: head.and_then(|head| head.resulting).map(chain),
             settled: self.settled,
-            left_out: self.left_out,
             until: self.until,
             rules: head.map_or(0, |head| head.rules),
         };
@@ -303,7 +300,6 @@ impl Record {
             outcomes: changes(wire.outcomes)?,
             trimmed: wire.trimmed,
             settled: wire.settled,
-            left_out: wire.left_out,
             until: wire.until,
         })
     }

@@ -69,12 +69,11 @@ pub struct Record {
     pub changes: Vec<Change>,
     /// What the keys became that are not simply as the entry's changes say.
     pub outcomes: Vec<Change>,
-    /// Whether changes were dropped by a compaction: then this is no entry to send any more.
+    /// Whether it is no entry to send any more: its entry left the log, and changes may have been dropped. What is left of it
+    /// is history.
     pub trimmed: bool,
     /// Whether there were no other members when it was written: nobody ever needs it as an entry.
     pub settled: bool,
-    /// Whether it was left out of the log: a later entry stands for it. Clients can still read it as history.
-    pub left_out: bool,
     /// Of an entry that was applied together with others, as one step, the number of the last one's record. What a key
     /// became stands in the record of the last change of it. `None` where the entry was a step of its own.
     pub until: Option<u64>,

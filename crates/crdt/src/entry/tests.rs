@@ -45,7 +45,6 @@ fn record() -> Record {
             .into(),
         trimmed: false,
         settled: true,
-        left_out: false,
         until: None,
     }
 }

@@ -153,13 +153,15 @@ impl Windows {
         }
     }
 
-    /// The same where that is not noted yet.
-    pub fn note_unless_noted(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) {
-        let Some(open) = self.get(keyspace, key) else { return };
+    /// The same where that is not noted yet. Tells whether it is now.
+    pub fn note_unless_noted(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) -> bool {
+        let Some(open) = self.get(keyspace, key) else { return false };
         let newest = open.window.versions().last().map(|newest| newest.dot);
-        if open.numbers.last().map(|(noted, _)| *noted) != newest {
+        let is_new = open.numbers.last().map(|(noted, _)| *noted) != newest;
+        if is_new {
             self.note(keyspace, key, number);
         }
+        is_new
     }
 
     /// Settles one window. Returns the record that it no longer rests on, if any, and whether versions under the floor

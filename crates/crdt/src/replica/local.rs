@@ -74,7 +74,6 @@ impl Replica {
             outcomes: vec![],
             trimmed: false,
             settled: self.replication.is_none(),
-            left_out: false,
             until: None,
         };
         turn.effects.records.push(record.encode());

@@ -386,7 +386,6 @@ impl Replica {
                 outcomes,
                 trimmed: false,
                 settled: false,
-                left_out: false,
                 until,
             };
             turn.effects.records.push(record.encode());

@@ -98,11 +98,10 @@ impl Replica {
         let after = decoded.changes.len() + decoded.outcomes.len();
         // One that was left out of the log is no entry any more, even if clients can still read all of it.
         let left_out = decoded.head.as_ref().is_some_and(|head| !self.log_base().contains(head.dot));
-        if after == before && (decoded.left_out || !left_out) {
+        if after == before && (decoded.trimmed || !left_out) {
             return Some(record.clone());
         }
         decoded.trimmed = true;
-        decoded.left_out |= left_out;
         (after > 0).then(|| decoded.encode())
     }
 

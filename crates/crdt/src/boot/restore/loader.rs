@@ -74,12 +74,11 @@ impl Loader {
         self.end_step(number);
         self.check_chain(&record)?;
         record.changes.iter_mut().for_each(unshare);
-        let is_candidate = (!record.trimmed || record.left_out) && !record.settled;
-        let entry = record.entry().filter(|_| is_candidate);
+        let entry = record.entry().filter(|_| !record.settled);
         let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
         let mut keys: Vec<_> = net.collect();
-        // Of one that was left out, a change that was not shown is gone. What a merge made of its key may be left.
-        for change in record.outcomes.iter().filter(|_| record.left_out) {
+        // Of one that left the log, a change that was not shown is gone. What a merge made of its key may be left.
+        for change in record.outcomes.iter().filter(|_| record.trimmed) {
             let key = (change.keyspace, change.key.clone());
             if !keys.contains(&key) {
                 keys.push(key);
@@ -118,7 +117,7 @@ impl Loader {
                 number,
                 entry,
                 steps,
-                left_out: record.left_out,
+                is_gone: record.trimmed,
                 together: record.until.is_some(),
             });
         }

@@ -28,6 +28,12 @@ pub(super) struct Transition {
     pub(super) after: Option<After>,
 }
 
+impl Transition {
+    fn of(&self) -> (Keyspace, Key) {
+        (self.keyspace, self.key.clone())
+    }
+}
+
 /// The record that holds what a key was after one of its versions, if it was there.
 #[derive(Clone, Copy)]
 pub(super) struct After(pub(super) Option<u64>);
@@ -38,50 +44,54 @@ pub(super) struct Candidate {
     pub(super) entry: Entry,
     /// What its net changes did, in their order.
     pub(super) steps: Vec<Transition>,
-    /// Whether it is there only as history. It then says what its keys were before it, below their windows.
-    pub(super) left_out: bool,
+    /// Whether it is there only as history: it was in the log no more. It then says what its keys were before it.
+    pub(super) is_gone: bool,
     /// Whether it was applied together with others.
     pub(super) together: bool,
 }
 
-/// What a key was before one of its versions that the log may need, or before one that was left out of it.
+/// What a key was before one of its versions that the log may need, or before one that is in it no more.
 struct Station {
-    /// The one that was left out.
-    left_out: Option<Dot>,
+    /// The one that is in the log no more: it was left out, or has settled.
+    gone: Option<Dot>,
+    /// Whether it says what the key was after the version before it, which came in the same step.
+    ends_step: bool,
     before: Option<Recorded>,
 }
 
 /// What a key was before the first station that followed `count` versions: below those that are kept. That is not what the
 /// key was after the last of these versions. Other versions, which settled and left the log earlier, may have come between.
 ///
-/// What was left out lies below a window as well where all members have it, and all that is kept descends from it. It is a
-/// common point then, and what it left is a base like any other. Whatever stood for it is in the window or has settled, and if
-/// it changed nothing here the journal does not tell which.
+/// What is gone lies below a window where all members have it, and all that is kept descends from it. It is a common point
+/// then, and what it left is a base like any other. The journal does not tell whether it settled or was left out: whatever
+/// stood for it may have changed nothing here, and may have settled with other keys, so that the log begins behind both.
 fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &VersionVector) -> Option<Recorded> {
     let is_below = |dot: Dot| common.contains(dot) && kept.iter().all(|version| version.descends_from(dot));
     let mut versions = 0;
     for station in stations {
-        if versions == count && !station.left_out.is_some_and(is_below) {
+        if versions == count && !station.gone.is_some_and(is_below) {
             return station.before;
         }
-        versions += usize::from(station.left_out.is_none());
+        versions += usize::from(station.gone.is_none());
     }
     None
 }
 
-/// The versions after which the key is no base: something lies before them that was left out, that they do not stand on, and
+/// The versions after which the key is no base: something lies before them that is gone, that they do not stand on, and
 /// that is no common point below all behind them. A later version that stands on it ends that.
 fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector) -> BTreeSet<Dot> {
     let (mut unfit, mut count) = (BTreeSet::new(), 0);
     for station in stations {
-        let Some(gone) = station.left_out else {
+        let Some(gone) = station.gone else {
             count += 1;
             continue;
         };
         let behind = versions.iter().enumerate().skip(count);
-        let is_below = |at: usize| common.contains(gone) && versions[at + 1..].iter().all(|v| v.descends_from(gone));
+        let is_below = |from: usize| common.contains(gone) && versions[from..].iter().all(|v| v.descends_from(gone));
         let beside = behind.take_while(|(_, version)| !version.descends_from(gone));
-        unfit.extend(beside.filter(|(at, _)| !is_below(*at)).map(|(_, version)| version.dot));
+        unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| version.dot));
+        let ended = count.checked_sub(1).filter(|_| station.ends_step && !is_below(count));
+        unfit.extend(ended.and_then(|ended| versions.get(ended)).map(|version| version.dot));
     }
     unfit
 }
@@ -103,6 +113,7 @@ struct Rebuilt {
     kept: Replication,
     /// How far each origin's entries are told by the head or were met.
     reached: VersionVector,
+    /// Of the keys that may have a window. A store may hold a million others.
     stations: BTreeMap<(Keyspace, Key), Vec<Station>>,
 }
 
@@ -125,25 +136,31 @@ impl Rebuilt {
         Self { kept, reached, stations: BTreeMap::new() }
     }
 
+    /// Learns of which keys the log may hold versions.
+    fn expect(&mut self, candidates: &[Candidate]) {
+        let logged = candidates.iter().filter(|candidate| {
+            let dot = candidate.entry.head.dot;
+            !candidate.is_gone && !self.kept.base.contains(dot)
+        });
+        self.stations = logged.flat_map(|candidate| &candidate.steps).map(|step| (step.of(), vec![])).collect();
+    }
+
     /// Takes the next entry that may belong into the log.
     fn take(&mut self, replica: &mut Replica, candidate: Candidate) -> Result<(), Damage> {
-        let Candidate { number, entry, steps, left_out, together } = candidate;
+        let Candidate { number, entry, steps, is_gone, together } = candidate;
         let own = replica.identity.origin();
         let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
         let known = self.reached.get(origin);
-        if left_out {
-            for Transition { keyspace, key, before, .. } in steps {
-                self.stations.entry((keyspace, key)).or_default().push(Station { left_out: Some(dot), before });
-            }
-            return Ok(());
-        }
-        if dot.seq <= known {
-            // It settled and left the log. Versions of its step before it may have to wait there for others of their
-            // origin. They settled with it, so the step ends with them.
-            for Transition { keyspace, key, after, .. } in steps {
-                if let Some(After(number)) = after {
-                    self.kept.windows.note_unless_noted(keyspace, &key, number);
-                }
+        if is_gone || dot.seq <= known {
+            for step in steps {
+                let Some(stations) = self.stations.get_mut(&step.of()) else { continue };
+                let Transition { keyspace, key, before, after } = step;
+                // If it settled, versions of its step before it may have to wait in the log for others of their origin. They
+                // settled with it, so the step ends with them.
+                let after = after.filter(|_| dot.seq <= known);
+                let windows = &mut self.kept.windows;
+                let ends_step = after.is_some_and(|After(number)| windows.note_unless_noted(keyspace, &key, number));
+                stations.push(Station { gone: Some(dot), ends_step, before });
             }
             return Ok(());
         }
@@ -169,24 +186,24 @@ impl Rebuilt {
             if let Some(After(number)) = after {
                 windows.note(keyspace, &key, number);
             }
-            self.stations.entry((keyspace, key)).or_default().push(Station { left_out: None, before });
+            self.stations.entry((keyspace, key)).or_default().push(Station { gone: None, ends_step: false, before });
         }
         self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together });
         Ok(())
     }
 }
 
-/// Finds the entries that later ones stand for, and marks them as left out. Their records were not trimmed yet; tells
+/// Finds the entries that later ones stand for, and marks them as gone. Their records were not trimmed yet; tells
 /// which these are.
 fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
     let mut covered: BTreeMap<Origin, u64> = BTreeMap::new();
     let mut found = vec![];
-    for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.left_out) {
+    for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.is_gone) {
         let head = &candidate.entry.head;
         let covered = covered.entry(head.dot.origin).or_insert(u64::MAX);
         // One that stands for others as well stays when a later one stands for it alone: these two came from two members.
         if head.first_seq >= *covered {
-            candidate.left_out = true;
+            candidate.is_gone = true;
             found.push(candidate.number);
         } else {
             *covered = head.first_seq;
@@ -203,6 +220,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
     for number in stood_for(&mut candidates) {
         replica.state.dead.change(number);
     }
+    rebuilt.expect(&candidates);
     for candidate in candidates {
         rebuilt.take(replica, candidate)?;
     }

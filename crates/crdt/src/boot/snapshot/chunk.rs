@@ -149,17 +149,7 @@ fn vector_from_wire(dots: &[ChunkDot]) -> VersionVector {
 
 /// A record that is none of the journal's: it only carries changes.
 fn carrier(head: Option<EntryHead>, changes: Vec<Change>) -> Record {
-    Record {
-        number: 0,
-        revision: None,
-        head,
-        changes,
-        outcomes: vec![],
-        trimmed: false,
-        settled: false,
-        left_out: false,
-        until: None,
-    }
+    Record { number: 0, revision: None, head, changes, outcomes: vec![], trimmed: false, settled: false, until: None }
 }
 
 /// A settled key as a change.

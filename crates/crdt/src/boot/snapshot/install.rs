@@ -356,7 +356,6 @@ impl Replica {
                 outcomes: vec![],
                 trimmed: true,
                 settled: true,
-                left_out: false,
                 until: None,
             };
             turn.effects.records.push(record.encode());

@@ -185,8 +185,8 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 
 /// Such seeds among schedules in which rules and builds change. In 62 two members declare rules apart, and those are forgotten; of
 /// the next two the histories have lives beside each other. In 864 all disks are lost but a copy, which begins anew. In the last
-/// three a start took for a base what a key was before or beside a version that had left.
-const FOUND_BY_RULES: [u64; 7] = [62, 884, 1_078, 864, 66, 169, 390];
+/// four a start took for a base what a key was before or beside a version that had left.
+const FOUND_BY_RULES: [u64; 8] = [62, 884, 1_078, 864, 66, 169, 390, 101_000_373];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
 /// start took for a base what a version that had left was merged to. In the last one a version left for one of two that had

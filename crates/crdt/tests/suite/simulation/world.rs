@@ -242,6 +242,10 @@ impl World {
                     seen.remove(own);
                     let mut covered = deps.clone();
                     covered.remove(own);
+                    // The same turn may have forgotten births before it wrote: of all that it had seen of them.
+                    for fence in covered.fences() {
+                        seen.forget(fence.replica, fence.before);
+                    }
                     ensure!(covered == seen, "{dot:?} depends on {covered:?}, but its maker had seen {seen:?}");
                 }
                 self.ledger.made(dot, deps);
