@@ -99,8 +99,11 @@ fn change(json: &mut Json, at: &mut u8, what: u8, value: &str) -> bool {
     if *at == 0 {
         let value = Json::parse(value.as_bytes()).expect("a value");
         match (json, what % 3) {
-            (Json::Map(map), 0) => drop(map.insert(FIELDS[usize::from(what / 3) % FIELDS.len()].to_owned(), value)),
-            (Json::Map(map), 1) => drop(map.pop_last()),
+            (Json::Map(map), 0) => drop(map.insert(FIELDS[usize::from(what / 3) % FIELDS.len()].into(), value)),
+            (Json::Map(map), 1) => {
+                let last = map.keys().next_back().cloned();
+                drop(last.and_then(|last| map.remove(&last)));
+            }
             (Json::List(list), 0) => list.push(value),
             (Json::List(list), 1) => drop(list.pop()),
             (json, _) => *json = value,
@@ -109,7 +112,7 @@ fn change(json: &mut Json, at: &mut u8, what: u8, value: &str) -> bool {
     }
     *at -= 1;
     match json {
-        Json::Map(map) => map.values_mut().any(|value_of| change(value_of, at, what, value)),
+        Json::Map(map) => map.iter_mut().any(|(_, value_of)| change(value_of, at, what, value)),
         Json::List(list) => list.iter_mut().any(|item| change(item, at, what, value)),
         _ => false,
     }

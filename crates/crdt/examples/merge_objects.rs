@@ -6,6 +6,7 @@
 //! together. `-` stands for nothing. A line named `definition` is not answered: by that definition of custom resources all later
 //! lines are merged.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
@@ -13,7 +14,10 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use eddy_crdt::merge::{Customs, Encoding, Json, Object, RuleBook, Rules, Version, Window, read_definition};
+use eddy_crdt::merge::{
+    Customs, Document, Edit, Encoding, Object, Path, RuleBook, Rules, Scalar, Version, Window, assemble, flatten,
+    read_definition,
+};
 use eddy_crdt::{Birth, ChangeKind, Dot, Incarnation, Keyspace, Origin, ReplicaId, Stamp, VersionVector};
 
 fn main() -> io::Result<()> {
@@ -54,49 +58,29 @@ fn again(value: &[u8]) -> Vec<Option<Bytes>> {
     vec![write(Encoding::Json), write(Encoding::Protobuf)]
 }
 
-/// An object as it is after a merge in which every leaf of it is an edit of two at the same time, so that Automerge decides all of
-/// them. It holds one of them, since the same two write all. One of the two has set an annotation besides; that is taken away again.
-fn through_leaves(value: &Bytes, book: &RuleBook) -> Option<Bytes> {
-    const ANNOTATION: &str = "eddy/again";
+/// An object taken apart into its leaves, all of them through Automerge, and put together again. Every second leaf was there
+/// before; a version writes the others.
+fn through_leaves(value: &[u8], book: &RuleBook) -> Option<Bytes> {
     let object = Object::parse(value)?;
-    let Json::Map(whole) = &object.json else { return None };
-    let only = |of: &BTreeMap<String, Json>, names: &[&str]| -> BTreeMap<String, Json> {
-        of.iter()
-            .filter(|(name, _)| names.contains(&name.as_str()))
-            .map(|(name, one)| (name.clone(), one.clone()))
-            .collect()
-    };
-    let about = only(whole, &["apiVersion", "kind", "type"]);
-    let metadata = match whole.get("metadata") {
-        Some(Json::Map(metadata)) => only(metadata, &["name", "namespace", "uid"]),
-        _ => BTreeMap::new(),
-    };
-    let mut before = about;
-    before.insert("metadata".to_owned(), Json::Map(metadata));
-    let mut annotated = whole.clone();
-    let within = |map: &mut BTreeMap<String, Json>, name: &str, act: &dyn Fn(&mut BTreeMap<String, Json>)| {
-        if let Json::Map(inner) = map.entry(name.to_owned()).or_insert_with(|| Json::Map(BTreeMap::new())) {
-            act(inner);
-        }
-    };
-    within(&mut annotated, "metadata", &|metadata| {
-        within(metadata, "annotations", &|annotations| {
-            annotations.insert(ANNOTATION.to_owned(), Json::String("x".to_owned()));
-        });
+    let schema = object.schema(book.newest());
+    let mut leaves: BTreeMap<String, (Path, Edit)> = BTreeMap::new();
+    flatten(&object.json, &schema, &mut |key, path, text| {
+        leaves.insert(key.to_owned(), (path.clone(), Edit::Put(Scalar::Text(text))));
     });
-    let (base, beside) = (object.write(&Json::Map(before))?, object.write(&Json::Map(annotated))?);
-    let mut merged = Object::parse(&merged(&base, &[value.clone(), beside], book)?)?;
-    let Json::Map(whole) = &mut merged.json else { return None };
-    let Some(Json::Map(metadata)) = whole.get_mut("metadata") else { return None };
-    let Some(Json::Map(annotations)) = metadata.get_mut("annotations") else { return None };
-    annotations.remove(ANNOTATION)?;
-    if annotations.is_empty() {
-        metadata.remove("annotations");
-    }
-    if metadata.is_empty() {
-        whole.remove("metadata");
-    }
-    merged.write(&merged.json)
+    let (before, after): (Vec<_>, Vec<_>) = leaves.iter().enumerate().partition(|(at, _)| at % 2 == 0);
+    let put = |edit: &Edit| if let Edit::Put(scalar) = edit { Some(scalar.clone()) } else { None };
+    let before = before.into_iter().filter_map(|(_, (key, (_, edit)))| Some((key.clone(), put(edit)?)));
+    let after = after.into_iter().map(|(_, (key, (_, edit)))| (key.as_str(), edit));
+    let (mut document, base) = Document::new(before).ok()?;
+    let end = document.commit(0, Dot { origin: origin(1), seq: 1 }, &base, after).ok()?;
+    let read: Option<Vec<(&Path, Cow<'_, str>)>> = leaves
+        .iter()
+        .map(|(key, (path, _))| match &document.values(key, &end).ok()?[..] {
+            [(_, Scalar::Text(text))] => Some((path, text.clone().into())),
+            _ => None,
+        })
+        .collect();
+    object.write(&assemble(&schema, read?.into_iter()))
 }
 
 /// What a site sees that has learned of all.

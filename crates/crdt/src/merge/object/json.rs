@@ -3,10 +3,24 @@
 //! What it does not take is not merged field by field: it has no opinion on repaired text. Keys that occur twice,
 //! unpaired surrogates and very deep nesting are refused, because two replicas could not agree on what they mean.
 
-use std::collections::BTreeMap;
+use litemap::LiteMap;
+use smol_str::SmolStr;
 
 /// Nesting deeper than this is refused; real objects have a tenth of it, and the reader recurses.
 const DEPTH_MAX: usize = 100;
+
+/// The fields of a map, sorted by their names. To insert many out of order takes the square of their number: collect them.
+pub type Fields = LiteMap<SmolStr, Json>;
+
+/// Fields in any order; `None` when a name occurs twice.
+pub fn fields(pairs: Vec<(SmolStr, Json)>) -> Option<Fields> {
+    if pairs.windows(2).all(|two| two[0].0 < two[1].0) {
+        return Some(LiteMap::from_sorted_store_unchecked(pairs));
+    }
+    let count = pairs.len();
+    let fields: Fields = pairs.into_iter().collect();
+    (fields.len() == count).then_some(fields)
+}
 
 /// A JSON value.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,13 +30,13 @@ pub enum Json {
     /// `true` or `false`
     Bool(bool),
     /// A number as it was written.
-    Number(String),
+    Number(SmolStr),
     /// A string.
-    String(String),
+    String(SmolStr),
     /// A list.
     List(Vec<Json>),
     /// A map; its keys are sorted when it is written.
-    Map(BTreeMap<String, Json>),
+    Map(Fields),
 }
 
 impl Json {
@@ -44,7 +58,7 @@ impl Json {
     }
 
     /// The fields, if it is a map.
-    pub fn as_map(&self) -> Option<&BTreeMap<String, Json>> {
+    pub fn as_map(&self) -> Option<&Fields> {
         match self {
             Self::Map(map) => Some(map),
             _ => None,
@@ -193,10 +207,10 @@ impl Reader<'_> {
 
     fn map(&mut self, depth: usize) -> Option<Json> {
         self.at += 1;
-        let mut map = BTreeMap::new();
+        let mut map = vec![];
         self.space();
         if self.take(b'}') {
-            return Some(Json::Map(map));
+            return Some(Json::Map(Fields::new()));
         }
         loop {
             self.space();
@@ -209,12 +223,10 @@ impl Reader<'_> {
                 return None;
             }
             let value = self.value(depth + 1)?;
-            if map.insert(key, value).is_some() {
-                return None;
-            }
+            map.push((key, value));
             self.space();
             if self.take(b'}') {
-                return Some(Json::Map(map));
+                return Some(Json::Map(fields(map)?));
             }
             if !self.take(b',') {
                 return None;
@@ -237,7 +249,7 @@ impl Reader<'_> {
                 return None;
             }
         }
-        Some(Json::Number(self.text[start..self.at].to_owned()))
+        Some(Json::Number(self.text[start..self.at].into()))
     }
 
     fn digits(&mut self) -> usize {
@@ -248,17 +260,28 @@ impl Reader<'_> {
         self.at - start
     }
 
-    fn string(&mut self) -> Option<String> {
+    fn string(&mut self) -> Option<SmolStr> {
+        self.plain().map(SmolStr::from).or_else(|| self.escaped().map(SmolStr::from))
+    }
+
+    /// A string without escapes, as nearly all are. Otherwise nothing is taken.
+    fn plain(&mut self) -> Option<&str> {
+        let rest = &self.text[self.at + 1..];
+        let plain = rest.bytes().position(|byte| byte == b'"' || byte == b'\\' || byte < 0x20)?;
+        if rest.as_bytes()[plain] != b'"' {
+            return None;
+        }
+        self.at += plain + 2;
+        Some(&rest[..plain])
+    }
+
+    fn escaped(&mut self) -> Option<String> {
         self.at += 1;
         let mut out = String::new();
         loop {
             let rest = &self.text[self.at..];
             let plain = rest.bytes().position(|byte| byte == b'"' || byte == b'\\' || byte < 0x20)?;
             self.at += plain + 1;
-            if out.is_empty() && rest.as_bytes()[plain] == b'"' {
-                // Nearly all strings: room for just this one.
-                return Some(rest[..plain].to_owned());
-            }
             out.push_str(&rest[..plain]);
             match rest.as_bytes()[plain] {
                 b'"' => return Some(out),

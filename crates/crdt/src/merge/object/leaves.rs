@@ -9,7 +9,9 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::json::Json;
+use smol_str::SmolStr;
+
+use super::json::{Fields, Json};
 use super::path::{Path, Step};
 use super::schema::catalogue::{Key, Together};
 use super::schema::{Schema, Shape, Spot};
@@ -48,11 +50,11 @@ impl<'a, F: FnMut(&str, &Path, String)> Flattening<'a, F> {
         self.written.truncate(length);
     }
 
-    fn fields(&mut self, map: &BTreeMap<String, Json>, spot: Spot<'a>) {
+    fn fields(&mut self, map: &Fields, spot: Spot<'a>) {
         let together = spot.together();
         for one in together {
-            let there = one.fields.iter().filter_map(|name| map.get_key_value(*name));
-            let there: BTreeMap<String, Json> = there.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let there = one.fields.iter().filter_map(|name| Some((SmolStr::from(*name), map.get(*name)?.clone())));
+            let there: Fields = there.collect();
             if !there.is_empty() {
                 self.under(Step::Together(one), |flat| flat.leaf(Json::Map(there).canonical()));
             }
@@ -61,7 +63,7 @@ impl<'a, F: FnMut(&str, &Path, String)> Flattening<'a, F> {
             if together.iter().any(|one| one.fields.contains(&name.as_str())) {
                 continue;
             }
-            self.under(Step::Field(name.clone()), |flat| flat.value(value, spot));
+            self.under(Step::Field(name.to_string()), |flat| flat.value(value, spot));
         }
     }
 
@@ -115,7 +117,7 @@ impl<'a, F: FnMut(&str, &Path, String)> Flattening<'a, F> {
                 scalar => flat.leaf(scalar.canonical()),
             });
         }
-        let order = Json::List(keys.into_iter().map(Json::String).collect()).canonical();
+        let order = Json::List(keys.into_iter().map(|key| Json::String(key.into())).collect()).canonical();
         self.under(Step::Order, |flat| flat.leaf(order));
     }
 }
@@ -219,13 +221,13 @@ impl Node<'_> {
         if elements.is_empty() { own } else { Some(Json::List(elements)) }
     }
 
-    fn build_fields<'s>(&self, schema: &Schema<'s>, path: &mut Path, spot: Spot<'s>) -> BTreeMap<String, Json> {
-        let mut fields = BTreeMap::new();
+    fn build_fields<'s>(&self, schema: &Schema<'s>, path: &mut Path, spot: Spot<'s>) -> Fields {
+        let mut fields = Fields::new();
         for (name, node) in &self.fields {
             path.push(Step::Field((*name).to_owned()));
             let built = node.build(schema, path, spot);
             path.pop();
-            fields.extend(built.map(|built| ((*name).to_owned(), built)));
+            fields.extend(built.map(|built| (SmolStr::from(*name), built)));
         }
         for node in self.together.values() {
             if let Some(Json::Map(map)) = node.text.as_ref().and_then(|text| Json::parse(text.as_bytes())) {

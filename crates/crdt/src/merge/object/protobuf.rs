@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use prost::encoding::{WireType, decode_key, decode_varint, encode_key, encode_varint};
+use smol_str::{SmolStr, ToSmolStr as _, format_smolstr};
 
-use super::json::Json;
+use super::json::{self, Fields, Json};
 use super::schema::catalogue::{Base, Field, Form, Many, TypeId, catalogue};
 use super::schema::normal;
 use super::time;
@@ -22,15 +23,13 @@ pub const MAGIC: &[u8] = b"k8s\0";
 /// Messages nested deeper are refused: the reader recurses.
 const DEPTH_MAX: usize = 100;
 
-type Map = BTreeMap<String, Json>;
-
 /// Reads a stored object, less what says nothing; `None` when it is not understood whole.
 pub fn decode(value: &[u8]) -> Option<Json> {
     let envelope = Envelope::read(value)?;
     let of = catalogue().kind(envelope.api_version, envelope.kind)?;
     let mut object = message(of, envelope.raw, 0)?;
     for (name, text) in [("apiVersion", envelope.api_version), ("kind", envelope.kind)] {
-        if object.insert(name.to_owned(), Json::String(text.to_owned())).is_some() {
+        if object.insert(name.into(), Json::String(text.into())).is_some() {
             return None;
         }
     }
@@ -144,24 +143,32 @@ fn only<const N: usize>(mut rest: &[u8]) -> Option<[Option<&[u8]>; N]> {
     Some(fields)
 }
 
-fn message(of: TypeId, raw: &[u8], depth: usize) -> Option<Map> {
-    let mut map = Map::new();
+/// The entries of each map that a message has, in the order in which they come.
+type Entries = BTreeMap<&'static str, Vec<(SmolStr, Json)>>;
+
+fn message(of: TypeId, raw: &[u8], depth: usize) -> Option<Fields> {
+    let mut map = Fields::new();
     read_message(of, raw, depth, &mut map)?;
     Some(map)
 }
 
-fn read_message(of: TypeId, mut rest: &[u8], depth: usize, map: &mut Map) -> Option<()> {
+fn read_message(of: TypeId, mut rest: &[u8], depth: usize, map: &mut Fields) -> Option<()> {
     if depth > DEPTH_MAX {
         return None;
     }
     let fields = &catalogue().of(of).fields;
     let mut unknown: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     let mut inlined = vec![];
+    let mut entries = Entries::default();
     while !rest.is_empty() {
         let from = rest;
         let (number, value) = next(&mut rest)?;
         match fields.binary_search_by_key(&number, |field| field.number) {
             Ok(at) => match (&fields[at], fields[at].name) {
+                (field, Some(name)) if field.form.many == Many::Map => {
+                    let of = entries.entry(name).or_default();
+                    of.push(read_entry(field.form.base, value, depth)?);
+                }
                 (field, Some(name)) => read_field(field.form, map, name, value, depth)?,
                 // A struct whose fields are written in its place: it comes once.
                 (Field { form: Form { base: Base::Struct(inner), .. }, .. }, None) if !inlined.contains(&number) => {
@@ -182,11 +189,17 @@ fn read_message(of: TypeId, mut rest: &[u8], depth: usize, map: &mut Map) -> Opt
             Err(_) => unknown.entry(number).or_default().extend(&from[..from.len() - rest.len()]),
         }
     }
-    map.extend(unknown.into_iter().map(|(number, raw)| (format!("#{number}"), Json::String(BASE64.encode(raw)))));
+    for (name, entries) in entries {
+        map.insert(name.into(), Json::Map(json::fields(entries)?)).is_none().then_some(())?;
+    }
+    let unknown = unknown
+        .into_iter()
+        .map(|(number, raw)| (format_smolstr!("#{number}"), Json::String(BASE64.encode(raw).into())));
+    map.extend(unknown);
     Some(())
 }
 
-fn read_field(form: Form, map: &mut Map, name: &str, value: Value<'_>, depth: usize) -> Option<()> {
+fn read_field(form: Form, map: &mut Fields, name: &str, value: Value<'_>, depth: usize) -> Option<()> {
     match form.many {
         Many::One | Many::Optional => {
             let read = read(form.base, value, depth)?;
@@ -196,53 +209,53 @@ fn read_field(form: Form, map: &mut Map, name: &str, value: Value<'_>, depth: us
                 (Json::Null, _) => Some(()),
                 // What says nothing is left out, as everywhere.
                 (read, Many::One) if normal::is_zero(&read, form.base) => Some(()),
-                (read, _) => map.insert(name.to_owned(), read).is_none().then_some(()),
+                (read, _) => map.insert(name.into(), read).is_none().then_some(()),
             }
         }
         Many::List => {
             let read = read(form.base, value, depth)?;
-            match map.entry(name.to_owned()).or_insert_with(|| Json::List(vec![])) {
+            match map.entry(name.into()).or_insert_with(|| Json::List(vec![])) {
                 Json::List(list) => list.push(read),
                 _ => return None,
             }
             Some(())
         }
-        Many::Map => {
-            let Value::Bytes(mut rest) = value else { return None };
-            let (mut key, mut entry) = (None, None);
-            while !rest.is_empty() {
-                match next(&mut rest)? {
-                    (1, Value::Bytes(bytes)) if key.is_none() => key = Some(std::str::from_utf8(bytes).ok()?),
-                    (2, value) if entry.is_none() => entry = Some(read(form.base, value, depth)?),
-                    _ => return None,
-                }
-            }
-            let entry = match (entry, form.base) {
-                (Some(entry), _) => entry,
-                (None, Base::Bytes) => Json::String(String::new()),
-                (None, _) => return None,
-            };
-            match map.entry(name.to_owned()).or_insert_with(|| Json::Map(Map::new())) {
-                Json::Map(entries) => entries.insert(key?.to_owned(), entry).is_none().then_some(()),
-                _ => None,
-            }
+        Many::Map => None,
+    }
+}
+
+/// One entry of a map.
+fn read_entry(base: Base, value: Value<'_>, depth: usize) -> Option<(SmolStr, Json)> {
+    let Value::Bytes(mut rest) = value else { return None };
+    let (mut key, mut entry) = (None, None);
+    while !rest.is_empty() {
+        match next(&mut rest)? {
+            (1, Value::Bytes(bytes)) if key.is_none() => key = Some(std::str::from_utf8(bytes).ok()?),
+            (2, value) if entry.is_none() => entry = Some(read(base, value, depth)?),
+            _ => return None,
         }
     }
+    let entry = match (entry, base) {
+        (Some(entry), _) => entry,
+        (None, Base::Bytes) => Json::String(SmolStr::default()),
+        (None, _) => return None,
+    };
+    Some((key?.into(), entry))
 }
 
 /// One value as JSON. `Json::Null` is a time that is zero, or an object that is empty.
 fn read(base: Base, value: Value<'_>, depth: usize) -> Option<Json> {
-    let text = |bytes: &[u8]| Some(Json::String(std::str::from_utf8(bytes).ok()?.to_owned()));
-    let number = |number: u64| Json::Number(number.cast_signed().to_string());
+    let text = |bytes: &[u8]| Some(Json::String(std::str::from_utf8(bytes).ok()?.into()));
+    let number = |number: u64| Json::Number(number.cast_signed().to_smolstr());
     Some(match (base, value) {
         (Base::String, Value::Bytes(bytes)) => text(bytes)?,
         (Base::Bool, Value::Varint(value @ (0 | 1))) => Json::Bool(value == 1),
         (Base::Int, Value::Varint(value)) => number(value),
         (Base::Float, Value::Fixed64(bytes)) => {
             let float = f64::from_le_bytes(bytes);
-            float.is_finite().then(|| Json::Number(float.to_string()))?
+            float.is_finite().then(|| Json::Number(float.to_smolstr()))?
         }
-        (Base::Bytes, Value::Bytes(bytes)) => Json::String(BASE64.encode(bytes)),
+        (Base::Bytes, Value::Bytes(bytes)) => Json::String(BASE64.encode(bytes).into()),
         (Base::Time | Base::MicroTime, Value::Bytes([])) => Json::Null,
         (Base::Time | Base::MicroTime, Value::Bytes(rest)) => {
             let [seconds, nanos] = varints(rest)?;
@@ -250,7 +263,7 @@ fn read(base: Base, value: Value<'_>, depth: usize) -> Option<Json> {
             if base == Base::Time && nanos.unwrap_or_default() != 0 {
                 return None;
             }
-            Json::String(time::written(seconds.unwrap_or_default().cast_signed(), micros)?)
+            Json::String(time::written(seconds.unwrap_or_default().cast_signed(), micros)?.into())
         }
         (Base::Quantity, Value::Bytes(bytes)) => {
             let [quantity] = only(bytes)?;
@@ -336,7 +349,7 @@ fn texts(mut rest: &[u8]) -> Option<Vec<Json>> {
     while !rest.is_empty() {
         match next(&mut rest)? {
             (1, Value::Bytes(bytes)) => {
-                list.push(Json::String(std::str::from_utf8(bytes).ok()?.to_owned()));
+                list.push(Json::String(std::str::from_utf8(bytes).ok()?.into()));
             }
             _ => return None,
         }
@@ -356,7 +369,7 @@ fn varint_field(number: u32, value: u64, out: &mut Vec<u8>) {
 }
 
 /// Writes a whole message: everything in the map must have found a place.
-fn write_message(map: &Map, of: TypeId, out: &mut Vec<u8>, depth: usize) -> Option<()> {
+fn write_message(map: &Fields, of: TypeId, out: &mut Vec<u8>, depth: usize) -> Option<()> {
     // The kind of an object that lies in another one is not written: its type is known.
     let is_object = catalogue().of(of).is_object;
     let named = map.keys().filter(|name| is_object && matches!(name.as_str(), "apiVersion" | "kind")).count();
@@ -364,7 +377,7 @@ fn write_message(map: &Map, of: TypeId, out: &mut Vec<u8>, depth: usize) -> Opti
 }
 
 /// Writes the fields that a type has; tells how many of the map's have found a place.
-fn write_fields(map: &Map, of: TypeId, out: &mut Vec<u8>, depth: usize, whole: bool) -> Option<usize> {
+fn write_fields(map: &Fields, of: TypeId, out: &mut Vec<u8>, depth: usize, whole: bool) -> Option<usize> {
     if depth > DEPTH_MAX {
         return None;
     }
@@ -425,9 +438,9 @@ fn write_zero(number: u32, base: Base, out: &mut Vec<u8>, depth: usize) -> Optio
         Base::Bytes | Base::Strings => {}
         Base::String | Base::Time | Base::MicroTime | Base::Raw | Base::AnyJson => bytes_field(number, b"", out),
         Base::Bool => write(number, base, &Json::Bool(false), out, depth)?,
-        Base::Int | Base::Float | Base::IntOrString => write(number, base, &Json::Number("0".to_owned()), out, depth)?,
-        Base::Quantity => write(number, base, &Json::String("0".to_owned()), out, depth)?,
-        Base::Struct(_) => write(number, base, &Json::Map(Map::new()), out, depth)?,
+        Base::Int | Base::Float | Base::IntOrString => write(number, base, &Json::Number("0".into()), out, depth)?,
+        Base::Quantity => write(number, base, &Json::String("0".into()), out, depth)?,
+        Base::Struct(_) => write(number, base, &Json::Map(Fields::new()), out, depth)?,
         Base::Fields | Base::SchemaOrBool | Base::SchemaOrList | Base::SchemaOrStrings => return None,
     }
     Some(())

@@ -18,7 +18,7 @@ use crate::merge::version::Version;
 use super::Object;
 use super::contest::Contest;
 use super::document::{DocumentError, Edit, Scalar};
-use super::json::Json;
+use super::json::{Fields, Json};
 use super::leaves;
 use super::meaning::counts::Counting;
 use super::meaning::done::is_done;
@@ -101,7 +101,7 @@ pub fn merge(
     if let Json::Map(map) = &mut merged
         && let Some(api_version) = map.get_mut("apiVersion")
     {
-        *api_version = Json::String(last.api_version().to_owned());
+        *api_version = Json::String(last.api_version().into());
     }
     let given_up = replay.given_up(&merged, &versions, &heads, stay.as_deref(), &mended)?;
     let object = shared::join(replay.shared, merged);
@@ -139,7 +139,7 @@ impl<'a> Replay<'a> {
     pub(super) fn new(base: Option<&Json>, schema: &'a Schema<'a>) -> Self {
         let mut leaves = HashMap::new();
         let base = base.map(|base| scalars(base, schema, &mut leaves)).unwrap_or_default();
-        let (shared, watched) = (Json::Map(BTreeMap::new()), watched(schema));
+        let (shared, watched) = (Json::Map(Fields::new()), watched(schema));
         let (counting, past) = (Counting::of(schema, &base), Past::new(base));
         Self { schema, contest: None, past, replayed: vec![], leaves, shared, watched, is_delicate: false, counting }
     }

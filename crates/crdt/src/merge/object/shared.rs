@@ -2,13 +2,15 @@
 //!
 //! Most of an object never changes; taking only the rest apart makes a merge several times cheaper and changes no outcome.
 
-use std::collections::BTreeMap;
+use smallvec::SmallVec;
+use smol_str::SmolStr;
 
-use super::json::Json;
+use super::json::{Fields, Json};
 use super::path::{Path, Step};
 use super::schema::{Schema, Shape, Spot};
 
-type Map = BTreeMap<String, Json>;
+/// What a field is in each of the objects: mostly a base and two versions.
+type Values<'a> = SmallVec<[&'a Json; 4]>;
 
 /// Objects without what all of them have in common.
 #[derive(Debug)]
@@ -22,10 +24,10 @@ pub struct Divided {
 impl Divided {
     /// Divides objects of one kind, down to where `schema` takes a value as one.
     pub fn of(objects: &[&Json], schema: &Schema<'_>) -> Self {
-        let maps: Option<Vec<&Map>> = objects.iter().map(|object| as_map(object)).collect();
+        let maps: Option<Vec<&Fields>> = objects.iter().map(|object| as_map(object)).collect();
         let Some(maps) = maps else {
             return Self {
-                shared: Json::Map(Map::new()),
+                shared: Json::Map(Fields::new()),
                 rests: objects.iter().map(|&object| object.clone()).collect(),
             };
         };
@@ -34,81 +36,75 @@ impl Divided {
     }
 }
 
-fn as_map(value: &Json) -> Option<&Map> {
+fn as_map(value: &Json) -> Option<&Fields> {
     value.as_map().filter(|map| !map.is_empty())
 }
 
-fn divide<'a>(maps: &[&Map], schema: &Schema<'a>, path: &mut Path, spot: Spot<'a>) -> (Map, Vec<Map>) {
-    let (mut shared, mut rests) = (Map::new(), vec![Map::new(); maps.len()]);
-    let everywhere: BTreeMap<&String, Vec<&Json>> = maps
-        .first()
-        .into_iter()
-        .flat_map(|first| first.keys())
-        .filter_map(|name| Some((name, maps.iter().map(|map| map.get(name)).collect::<Option<_>>()?)))
-        .collect();
+fn divide<'a>(maps: &[&Fields], schema: &Schema<'a>, path: &mut Path, spot: Spot<'a>) -> (Fields, Vec<Fields>) {
+    // In any order: they are sorted at the end.
+    let (mut shared, mut rests) = (vec![], vec![vec![]; maps.len()]);
     // Fields that come from one side stay together.
     let differs = |name: &&str| maps.iter().any(|map| map.get(*name) != maps[0].get(*name));
     let apart = spot.together().iter().filter(|one| one.fields.iter().any(&differs));
     let together: Vec<&str> = apart.flat_map(|one| one.fields.iter().copied()).collect();
-    for (map, rest) in maps.iter().zip(&mut rests) {
-        let partly = map.iter().filter(|(name, _)| !everywhere.contains_key(name));
-        rest.extend(partly.map(|(name, value)| (name.clone(), value.clone())));
-    }
-    for (name, values) in everywhere {
-        let [value, ..] = values[..] else { continue };
+    let mut everywhere = 0;
+    for name in maps.first().into_iter().flat_map(|first| first.keys()) {
+        let values: Option<Values<'_>> = maps.iter().map(|map| map.get(name)).collect();
+        let Some(values) = values else { continue };
+        everywhere += 1;
+        let keep = |rests: &mut [Vec<(SmolStr, Json)>]| {
+            rests.iter_mut().zip(&values).for_each(|(rest, value)| rest.push((name.clone(), (*value).clone())));
+        };
         if together.contains(&name.as_str()) {
-            rests.iter_mut().zip(values).for_each(|(rest, value)| {
-                rest.insert(name.clone(), value.clone());
-            });
+            keep(&mut rests);
             continue;
         }
-        if values.iter().all(|other| *other == value) {
-            shared.insert(name.clone(), value.clone());
+        if values.iter().all(|other| *other == values[0]) {
+            shared.push((name.clone(), values[0].clone()));
             continue;
         }
-        let step = Step::Field(name.clone());
+        let step = Step::Field(name.to_string());
         let spot = spot.next(&step);
         path.push(step);
-        let inner: Option<Vec<&Map>> = values.iter().map(|value| as_map(value)).collect();
+        let inner: Option<Vec<&Fields>> = values.iter().map(|value| as_map(value)).collect();
         let shape = schema.shape_at(path, spot);
         match inner.filter(|_| shape != Shape::Atomic) {
             Some(inner) => {
                 let (inner_shared, inner_rests) = divide(&inner, schema, path, spot);
-                put(&mut shared, name, inner_shared);
+                if !inner_shared.is_empty() {
+                    shared.push((name.clone(), Json::Map(inner_shared)));
+                }
                 for (rest, inner) in rests.iter_mut().zip(inner_rests) {
                     // A struct that may be absent is there in all: each must say so.
                     if !inner.is_empty() || shape == Shape::Optional {
-                        rest.insert(name.clone(), Json::Map(inner));
+                        rest.push((name.clone(), Json::Map(inner)));
                     }
                 }
             }
-            None => rests.iter_mut().zip(values).for_each(|(rest, value)| {
-                rest.insert(name.clone(), value.clone());
-            }),
+            None => keep(&mut rests),
         }
         path.pop();
     }
-    (shared, rests)
-}
-
-fn put(map: &mut Map, name: &str, inner: Map) {
-    if !inner.is_empty() {
-        map.insert(name.to_owned(), Json::Map(inner));
+    for (map, rest) in maps.iter().zip(&mut rests).filter(|(map, _)| map.len() > everywhere) {
+        let partly = map.iter().filter(|(name, _)| !maps.iter().all(|map| map.contains_key(*name)));
+        rest.extend(partly.map(|(name, value)| (name.clone(), value.clone())));
     }
+    (shared.into_iter().collect(), rests.into_iter().map(|rest| rest.into_iter().collect()).collect())
 }
 
 /// Puts what was set aside back beside what became of the rest.
 pub fn join(shared: Json, merged: Json) -> Json {
     match (shared, merged) {
-        (Json::Map(shared), Json::Map(mut merged)) => {
-            for (name, value) in shared {
-                let value = match merged.remove(&name) {
-                    Some(beside) => join(value, beside),
-                    None => value,
-                };
-                merged.insert(name, value);
+        (Json::Map(mut shared), Json::Map(merged)) => {
+            let mut beside = vec![];
+            for (name, value) in merged {
+                match shared.get_mut(&name) {
+                    Some(ours) => *ours = join(std::mem::replace(ours, Json::Null), value),
+                    None => beside.push((name, value)),
+                }
             }
-            Json::Map(merged)
+            shared.extend(beside);
+            Json::Map(shared)
         }
         // Only maps are divided, and what all versions have as a map stays one.
         (shared, _) => shared,

@@ -20,7 +20,7 @@ use crate::merge::version::Version;
 
 use super::Object;
 use super::document::{DocumentError, Edit};
-use super::json::Json;
+use super::json::{Fields, Json};
 use super::replay::Replay;
 use super::schema::Resolution;
 use super::shared::Divided;
@@ -72,7 +72,7 @@ pub fn silent(versions: &Versions<'_>, stands_for: impl Fn(usize, usize) -> bool
     // Where there was nothing before, the first of them wrote also what all of them have.
     let Divided { shared, rests } = match base {
         Some(_) => Divided::of(&objects, &schema),
-        None => Divided { shared: Json::Map([].into()), rests: objects.into_iter().cloned().collect() },
+        None => Divided { shared: Json::Map(Fields::new()), rests: objects.into_iter().cloned().collect() },
     };
     let (rests, below) = rests.split_at(all.len());
     let references: Vec<_> = all.iter().collect();

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use smol_str::SmolStr;
+
 use super::Object;
 use super::json::Json;
 use super::path::Step;
@@ -24,10 +26,10 @@ pub fn means_the_same_in(object: &Object, other: &Object, rules: &Rules) -> bool
         // Of a kind of which nothing is declared nobody knows what a field is called elsewhere.
         (Spot::Root, ..) | (_, Spot::Root, ..) => false,
         (here, there, Json::Map(map), Json::Map(theirs)) => {
-            let names: BTreeSet<&String> = map.keys().chain(theirs.keys()).collect();
+            let names: BTreeSet<&SmolStr> = map.keys().chain(theirs.keys()).collect();
             let mut names =
                 names.into_iter().filter(|name| !["apiVersion", "kind", "metadata"].contains(&name.as_str()));
-            names.all(|name| is_same_field(name, [map.get(name), theirs.get(name)], here, there))
+            names.all(|name| is_same_field(name, [map.get(name.as_str()), theirs.get(name.as_str())], here, there))
         }
         _ => false,
     }
@@ -59,9 +61,9 @@ fn is_same(values: [Option<&Json>; 2], here: Spot<'_>, there: Spot<'_>) -> bool 
         (Some(Json::Map(map)), theirs) => {
             let theirs = theirs.and_then(Json::as_map);
             let names = map.keys().chain(theirs.into_iter().flat_map(|theirs| theirs.keys()));
-            let mut names: BTreeSet<&String> = names.collect();
+            let mut names: BTreeSet<&SmolStr> = names.collect();
             names.retain(|name| {
-                let values = [map.get(*name), theirs.and_then(|theirs| theirs.get(*name))];
+                let values = [map.get(name.as_str()), theirs.and_then(|theirs| theirs.get(name.as_str()))];
                 !is_same_field(name, values, here, there)
             });
             names.is_empty()

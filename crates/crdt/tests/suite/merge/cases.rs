@@ -117,7 +117,7 @@ fn apply(value: &mut Json, steps: &[&str], new: Option<Json>) {
     let Json::Map(map) = value else { return };
     match (rest, new) {
         ([], None) => drop(map.remove(*step).unwrap_or_else(|| panic!("no {step} to take away"))),
-        (rest, new) => apply(map.entry((*step).to_owned()).or_insert(Json::Null), rest, new),
+        (rest, new) => apply(map.entry((*step).into()).or_insert(Json::Null), rest, new),
     }
 }
 

@@ -6,11 +6,11 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 
 pub fn string(text: impl Into<String>) -> Json {
-    Json::String(text.into())
+    Json::String(text.into().into())
 }
 
 pub fn number(number: i64) -> Json {
-    Json::Number(number.to_string())
+    Json::Number(number.to_string().into())
 }
 
 pub fn parse(text: &str) -> Json {
@@ -25,8 +25,8 @@ pub fn set(object: &mut Json, path: &[&str], value: Json) {
     let Json::Map(map) = object else { return };
     match path {
         [] => {}
-        [last] => drop(map.insert((*last).to_owned(), value)),
-        [first, rest @ ..] => set(map.entry((*first).to_owned()).or_insert(Json::Null), rest, value),
+        [last] => drop(map.insert((*last).into(), value)),
+        [first, rest @ ..] => set(map.entry((*first).into()).or_insert(Json::Null), rest, value),
     }
 }
 

@@ -170,12 +170,12 @@ fn another_uid_begins_anew_in_whatever_encoding_and_the_same_does_not() {
 fn a_null_where_nothing_was_is_no_edit() {
     let mut sites = sites_with(POD, Encoding::Json);
     change(&mut sites, 0, Encoding::Json, |json| {
-        set(json, &["spec", "activeDeadlineSeconds"], Json::Number("5".to_owned()))
+        set(json, &["spec", "activeDeadlineSeconds"], Json::Number("5".into()))
     });
     // Written later, and as Go writes what is unset.
     sites.put(1, POD.replacen("\"spec\":{", "\"spec\":{\"activeDeadlineSeconds\":null,\"hostNetwork\":false,", 1));
     let merged = meet(&mut sites);
-    assert_eq!(get(&merged.json, &["spec", "activeDeadlineSeconds"]), Some(&Json::Number("5".to_owned())));
+    assert_eq!(get(&merged.json, &["spec", "activeDeadlineSeconds"]), Some(&Json::Number("5".into())));
 }
 
 #[test]
@@ -297,12 +297,12 @@ fn who_edited_last_what_is_refused_decides_and_not_who_wrote_last() {
         r#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"a","uid":"u"},"spec":{"minReplicas":2,"maxReplicas":6}}"#,
     );
     let mut sites = sites_of(&scaler, Encoding::Json, 2);
-    change(&mut sites, 0, Encoding::Json, |json| set(json, &["spec", "minReplicas"], Json::Number("5".to_owned())));
-    change(&mut sites, 1, Encoding::Json, |json| set(json, &["spec", "maxReplicas"], Json::Number("3".to_owned())));
+    change(&mut sites, 0, Encoding::Json, |json| set(json, &["spec", "minReplicas"], Json::Number("5".into())));
+    change(&mut sites, 1, Encoding::Json, |json| set(json, &["spec", "maxReplicas"], Json::Number("3".into())));
     change(&mut sites, 0, Encoding::Json, |json| set(json, LABEL, string("a")));
     let merged = meet(&mut sites);
     let bounds = ["minReplicas", "maxReplicas"].map(|name| get(&merged.json, &["spec", name]).cloned());
-    assert_eq!(bounds, ["2", "3"].map(|n| Some(Json::Number(n.to_owned()))));
+    assert_eq!(bounds, ["2", "3"].map(|n| Some(Json::Number(n.into()))));
     assert_eq!(text(&merged, LABEL), Some("a"));
 }
 
@@ -313,7 +313,7 @@ fn what_would_be_refused_is_put_right_alike_in_every_order_and_is_nobodys_edit()
     let scaler = parse(
         r#"{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{"name":"a","uid":"u"},"spec":{"minReplicas":2,"maxReplicas":6}}"#,
     );
-    let number = |n: i64| Json::Number(n.to_string());
+    let number = |n: i64| Json::Number(n.to_string().into());
     for encoding in [Encoding::Json, Encoding::Protobuf] {
         let mut sites = sites_of(&scaler, encoding, 3);
         change(&mut sites, 0, encoding, |json| set(json, &["spec", "minReplicas"], number(5)));

@@ -1,7 +1,7 @@
 //! Clients that read an object, change a part of it and write it back, as controllers do. Values are few, so that edits are
 //! taken back now and then, and what an edit was made on matters for what it means.
 
-use eddy_crdt::merge::Json;
+use eddy_crdt::merge::{Fields, Json};
 use eddy_crdt::{Command, DeleteOp, KeyRange, Op, PutOp, Txn};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -20,7 +20,7 @@ fn fresh(key: &str) -> Json {
 }
 
 /// The labels of an object.
-fn labels(object: &mut Json) -> Option<&mut std::collections::BTreeMap<String, Json>> {
+fn labels(object: &mut Json) -> Option<&mut Fields> {
     let Json::Map(object) = object else { return None };
     let Some(Json::Map(metadata)) = object.get_mut("metadata") else { return None };
     match metadata.get_mut("labels") {
@@ -41,7 +41,7 @@ fn edited(rng: &mut SmallRng, key: &'static str, shadow: &Shadow) -> PutOp {
             let leaf = LEAVES[rng.random_range(0..LEAVES.len())];
             match rng.random_range(0..4) {
                 0 => drop(labels.remove(leaf)),
-                n => drop(labels.insert(leaf.to_owned(), Json::String(n.to_string()))),
+                n => drop(labels.insert(leaf.into(), Json::String(n.to_string().into()))),
             }
         }
     }

@@ -36,11 +36,11 @@ pub struct Fields(Vec<Edit>);
 fn shown(shadow: &Shadow) -> Option<BTreeMap<String, String>> {
     let object = Json::parse(&shadow.kvs.get(KEY.as_bytes())?.value)?;
     let Some(Json::Map(data)) = object.get("data") else { return None };
-    data.iter().map(|(leaf, value)| Some((leaf.clone(), value.as_str()?.to_owned()))).collect()
+    data.iter().map(|(leaf, value)| Some((leaf.to_string(), value.as_str()?.to_owned()))).collect()
 }
 
 fn object(leaves: &BTreeMap<String, String>) -> String {
-    let data = leaves.iter().map(|(leaf, value)| (leaf.clone(), Json::String(value.clone()))).collect();
+    let data = leaves.iter().map(|(leaf, value)| (leaf.into(), Json::String(value.into()))).collect();
     let data = Json::Map(data).canonical();
     format!(r#"{{"apiVersion":"v1","data":{data},"kind":"ConfigMap","metadata":{{"name":"f","uid":"f"}}}}"#)
 }

@@ -43,7 +43,7 @@ fn shown(shadow: &Shadow) -> Option<(usize, BTreeSet<u64>)> {
 }
 
 fn object(count: usize, noted: &BTreeSet<u64>) -> String {
-    let uids = Json::List(noted.iter().map(|uid| Json::String(uid.to_string())).collect()).canonical();
+    let uids = Json::List(noted.iter().map(|uid| Json::String(uid.to_string().into())).collect()).canonical();
     let status = format!(r#"{{"succeeded":{count},"uncountedTerminatedPods":{{"succeeded":{uids}}}}}"#);
     format!(
         r#"{{"apiVersion":"batch/v1","kind":"Job","metadata":{{"name":"c","uid":"c"}},"spec":{{"completions":{PODS}}},"status":{status}}}"#

@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
+use smol_str::ToSmolStr as _;
 
 use super::super::document::Scalar;
-use super::super::json::Json;
+use super::super::json::{Fields, Json};
 use super::super::past::{Past, Scalars};
 use super::super::path::{Path, Step};
 use super::super::schema::Schema;
@@ -197,16 +198,16 @@ fn read_status(status: &Json) -> Option<Counts> {
 fn write(object: &mut Json, merged: &Counts) {
     let status = Place::of(&["status"]);
     if status.get(object).is_none() {
-        status.put(object, Some(Json::Map([].into())));
+        status.put(object, Some(Json::Map(Fields::new())));
     }
     let before = status.get(object).and_then(read_status).unwrap_or_default();
     for ((before, merged), (name, indexes)) in before.iter().zip(merged).zip(FIELDS) {
         if before.number != merged.number {
-            let number = (merged.number > 0).then(|| Json::Number(merged.number.to_string()));
+            let number = (merged.number > 0).then(|| Json::Number(merged.number.to_smolstr()));
             status.field(name).put(object, number);
         }
         if before.indexes != merged.indexes {
-            let all = (!merged.indexes.is_empty()).then(|| Json::String(merged.indexes.to_string()));
+            let all = (!merged.indexes.is_empty()).then(|| Json::String(merged.indexes.to_string().into()));
             status.field(indexes).put(object, all);
         }
         if before.uncounted != merged.uncounted {
@@ -214,7 +215,7 @@ fn write(object: &mut Json, merged: &Counts) {
             let listed = uncounted.get(object).map(|uncounted| list(uncounted, name)).unwrap_or_default();
             let known = listed.iter().filter(|uid| uid.as_str().is_some_and(|uid| merged.uncounted.contains(uid)));
             let mut all: Vec<Json> = known.cloned().collect();
-            all.extend(merged.uncounted.difference(&before.uncounted).cloned().map(Json::String));
+            all.extend(merged.uncounted.difference(&before.uncounted).map(|uid| Json::String(uid.into())));
             uncounted.field(name).put(object, (!all.is_empty()).then_some(Json::List(all)));
         }
     }

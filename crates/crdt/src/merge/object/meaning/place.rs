@@ -1,6 +1,6 @@
 //! Where something lies in an object, by fields and by the names of elements.
 
-use super::super::json::{self, Json};
+use super::super::json::{self, Fields, Json};
 use super::super::path::{Path, Step};
 
 /// One step.
@@ -67,7 +67,7 @@ impl Place {
         let Some(inner) = ways.iter().try_fold(object, |value, way| inside(value, way)) else { return };
         match (last, inner) {
             (Way::Field(name), Json::Map(map)) => match value {
-                Some(value) => drop(map.insert((*name).to_owned(), value)),
+                Some(value) => drop(map.insert((*name).into(), value)),
                 None => drop(map.remove(*name)),
             },
             (Way::Element(key, name), Json::List(list)) => match list.iter().position(|item| is_named(item, key, name))
@@ -82,7 +82,7 @@ impl Place {
 
 fn inside<'a>(value: &'a mut Json, way: &Way) -> Option<&'a mut Json> {
     match (way, value) {
-        (Way::Field(name), Json::Map(map)) => Some(map.entry((*name).to_owned()).or_insert(Json::Map([].into()))),
+        (Way::Field(name), Json::Map(map)) => Some(map.entry((*name).into()).or_insert(Json::Map(Fields::new()))),
         (Way::Element(key, name), Json::List(list)) => list.iter_mut().find(|item| is_named(item, key, name)),
         _ => None,
     }

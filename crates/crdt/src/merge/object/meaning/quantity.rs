@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Option<i128> {
-        nanos(&Json::String(text.to_owned()))
+        nanos(&Json::String(text.into()))
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub fn with_bits<'a>(stands: &Scalar, all: impl Iterator<Item = &'a Scalar>) -> 
         sum.iter_mut().zip(other).for_each(|(byte, other)| *byte |= other);
     }
     if let (Json::Map(map), false) = (&mut merged, sum.is_empty()) {
-        map.insert("data".to_owned(), Json::String(BASE64.encode(sum)));
+        map.insert("data".into(), Json::String(BASE64.encode(sum).into()));
     }
     Scalar::Text(merged.canonical())
 }

@@ -76,8 +76,9 @@ fn text<'a>(schema: &'a Json, field: &str) -> &'a str {
     schema.get(field).and_then(Json::as_str).unwrap_or_default()
 }
 
-fn properties(schema: &Json) -> impl Iterator<Item = (&String, &Json)> {
-    schema.get("properties").and_then(Json::as_map).into_iter().flatten()
+fn properties(schema: &Json) -> impl Iterator<Item = (&str, &Json)> {
+    let fields = schema.get("properties").and_then(Json::as_map).into_iter().flatten();
+    fields.map(|(name, value)| (name.as_str(), value))
 }
 
 /// The schema of what lies under other keys of a map.
@@ -132,7 +133,7 @@ fn node(schema: &Json, depth: usize) -> Result<Node, Unfit> {
         {
             inner.each = Some(Box::new(Node { how: How::Atomic, ..Node::default() }));
         }
-        fields.push((name.clone(), inner));
+        fields.push((name.to_owned(), inner));
     }
     let how = if fields.is_empty() && !is_object { How::Plain } else { How::Struct };
     let each = others(schema).map(|others| node(others, depth + 1)).transpose()?;
@@ -170,18 +171,18 @@ fn note_strange(node: &mut Node, own: &Json, other: &Json) {
     let mine = |name: &str| own.get("properties").and_then(|properties| properties.get(name));
     for (name, theirs) in properties(other) {
         let Some(mine) = mine(name).filter(|mine| is_alike(mine, theirs)) else {
-            node.strange.insert(name.clone());
+            node.strange.insert(name.to_owned());
             continue;
         };
         let is_whole = text(mine, "type") == "array" && list(mine) == How::Plain
             || text(mine, "x-kubernetes-map-type") == "atomic";
         if is_whole {
             if !is_same(mine, theirs) {
-                node.strange.insert(name.clone());
+                node.strange.insert(name.to_owned());
             }
             continue;
         }
-        let inner = node.fields.entry(name.clone()).or_default();
+        let inner = node.fields.entry(name.to_owned()).or_default();
         note_inside(inner, mine, theirs);
         if inner.is_silent() {
             node.fields.remove(name);

@@ -13,12 +13,10 @@ pub mod definition;
 pub mod explain;
 pub mod normal;
 
-use std::collections::BTreeMap;
-
 use crate::command::counter::AtomicRule;
 use crate::merge::rules::{COUNTS_PODS, Rules};
 
-use super::json::Json;
+use super::json::{Fields, Json};
 use super::path::{self, Path, Step};
 use catalogue::{Base, Declared, Form, Key, Many, Stays, Together, TypeId, catalogue};
 use custom::{How, Node};
@@ -325,7 +323,7 @@ fn declared(spot: Spot<'_>) -> Shape<'_> {
 }
 
 /// Leaves out of an object of that kind what says nothing.
-pub fn normalise(api_version: &str, kind: &str, object: &mut BTreeMap<String, Json>) {
+pub fn normalise(api_version: &str, kind: &str, object: &mut Fields) {
     if let Some(id) = catalogue().kind(api_version, kind) {
         normal::fields(object, id);
     } else if let (Some(id), Some(Json::Map(metadata))) = (catalogue().metadata(), object.get_mut("metadata")) {

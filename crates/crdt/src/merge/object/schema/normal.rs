@@ -3,15 +3,18 @@
 //! Kubernetes' protobuf cannot tell these apart, so kube-apiserver does not either. Two versions of an object must not differ
 //! by them: a `null` that Go writes for an unset field is no edit of it.
 
-use std::collections::BTreeMap;
+use litemap::LiteMap;
+use smol_str::ToSmolStr as _;
 
-use crate::merge::object::json::Json;
+use crate::merge::object::json::{Fields, Json};
 
 use super::catalogue::{Base, Form, Many, TypeId, catalogue};
 
 /// Leaves out of a struct's fields what says nothing, and writes integers in one way. What the type does not know stays.
-pub fn fields(map: &mut BTreeMap<String, Json>, of: TypeId) {
-    map.retain(|name, value| catalogue().field(of, name).is_none_or(|field| says(value, field.form)));
+pub fn fields(map: &mut Fields, of: TypeId) {
+    let mut fields = std::mem::take(map).into_tuple_vec();
+    fields.retain_mut(|(name, value)| catalogue().field(of, name).is_none_or(|field| says(value, field.form)));
+    *map = LiteMap::from_sorted_store_unchecked(fields);
 }
 
 /// Whether the value of a field says anything.
@@ -23,7 +26,7 @@ fn says(value: &mut Json, form: Form) -> bool {
             !list.is_empty()
         }
         (Many::Map, Json::Map(map)) => {
-            map.values_mut().for_each(|value| inside(value, form.base));
+            map.iter_mut().for_each(|(_, value)| inside(value, form.base));
             !map.is_empty()
         }
         (Many::One, _) => {
@@ -43,7 +46,7 @@ fn inside(value: &mut Json, base: Base) {
         (Base::Struct(id), Json::Map(map)) => fields(map, id),
         (Base::Int, Json::Number(number)) => {
             if let Some(whole) = whole(number) {
-                *number = whole.to_string();
+                *number = whole.to_smolstr();
             }
         }
         _ => {}
