@@ -109,6 +109,7 @@ pub(super) mod wire {
         pub resulting: Option<Bytes>,
         #[prost(bool, tag = "12")]
         pub settled: bool,
+        // Tag 13 said of a trimmed record that its entry was left out; journals of before have it.
         #[prost(uint64, optional, tag = "14")]
         pub until: Option<u64>,
         #[prost(uint32, tag = "16")]

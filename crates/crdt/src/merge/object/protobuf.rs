@@ -165,11 +165,7 @@ fn read_message(of: TypeId, mut rest: &[u8], depth: usize, map: &mut Fields) -> 
         let (number, value) = next(&mut rest)?;
         match fields.binary_search_by_key(&number, |field| field.number) {
             Ok(at) => match (&fields[at], fields[at].name) {
-                (field, Some(name)) if field.form.many == Many::Map => {
-                    let of = entries.entry(name).or_default();
-                    of.push(read_entry(field.form.base, value, depth)?);
-                }
-                (field, Some(name)) => read_field(field.form, map, name, value, depth)?,
+                (field, Some(name)) => read_field(field.form, map, &mut entries, name, value, depth)?,
                 // A struct whose fields are written in its place: it comes once.
                 (Field { form: Form { base: Base::Struct(inner), .. }, .. }, None) if !inlined.contains(&number) => {
                     inlined.push(number);
@@ -199,7 +195,14 @@ fn read_message(of: TypeId, mut rest: &[u8], depth: usize, map: &mut Fields) -> 
     Some(())
 }
 
-fn read_field(form: Form, map: &mut Fields, name: &str, value: Value<'_>, depth: usize) -> Option<()> {
+fn read_field(
+    form: Form,
+    map: &mut Fields,
+    entries: &mut Entries,
+    name: &'static str,
+    value: Value<'_>,
+    depth: usize,
+) -> Option<()> {
     match form.many {
         Many::One | Many::Optional => {
             let read = read(form.base, value, depth)?;
@@ -220,7 +223,10 @@ fn read_field(form: Form, map: &mut Fields, name: &str, value: Value<'_>, depth:
             }
             Some(())
         }
-        Many::Map => None,
+        Many::Map => {
+            entries.entry(name).or_default().push(read_entry(form.base, value, depth)?);
+            Some(())
+        }
     }
 }
 
