@@ -186,7 +186,7 @@ fn read_message(of: TypeId, mut rest: &[u8], depth: usize, map: &mut Fields) -> 
         }
     }
     for (name, entries) in entries {
-        map.insert(name.into(), Json::Map(json::fields(entries)?)).is_none().then_some(())?;
+        map.insert(SmolStr::new_static(name), Json::Map(json::fields(entries)?)).is_none().then_some(())?;
     }
     let unknown = unknown
         .into_iter()
@@ -212,12 +212,12 @@ fn read_field(
                 (Json::Null, _) => Some(()),
                 // What says nothing is left out, as everywhere.
                 (read, Many::One) if normal::is_zero(&read, form.base) => Some(()),
-                (read, _) => map.insert(name.into(), read).is_none().then_some(()),
+                (read, _) => map.insert(SmolStr::new_static(name), read).is_none().then_some(()),
             }
         }
         Many::List => {
             let read = read(form.base, value, depth)?;
-            match map.entry(name.into()).or_insert_with(|| Json::List(vec![])) {
+            match map.entry(SmolStr::new_static(name)).or_insert_with(|| Json::List(vec![])) {
                 Json::List(list) => list.push(read),
                 _ => return None,
             }
