@@ -9,15 +9,16 @@ import (
 // Month is a scenario: one site is away while very many writes happen elsewhere and at it. Its time is counted in writes,
 // since nothing that a replica keeps may depend on either. It asserts bounds, and prints the figures that they are for.
 type Month struct {
-	writes  int     // overwrites of hot keys at the healthy sites; the one that is away does a quarter of that
-	hot     int     // keys that all sites overwrite
-	fields  int     // keys that each side changes, beside those
-	value   int     // bytes of a hot value; of others twice that
-	quota   int64   // MB
-	rss     int64   // MB that a replica may take at any time
-	bytes   float64 // of the links on coming back, for each byte of what changed
-	back    time.Duration
-	compact int // own writes after which a site is compacted, as a kube-apiserver would
+	writes   int     // overwrites of hot keys at the healthy sites; the one that is away does a quarter of that
+	hot      int     // keys that all sites overwrite
+	fields   int     // keys that each side changes, beside those
+	value    int     // bytes of a hot value; of others twice that
+	quota    int64   // MB
+	rss      int64   // MB that a replica may take at any time
+	bytes    float64 // of the links on coming back, for each byte of what changed
+	back     time.Duration
+	together int // hot keys that a transaction overwrites
+	compact  int // own writes after which a site is compacted, as a kube-apiserver would
 
 	lab     *Lab
 	healthy []*Replica
@@ -33,6 +34,7 @@ func newMonth(flags *flag.FlagSet) *Month {
 	m := &Month{}
 	flags.IntVar(&m.writes, "writes", 200000, "month: overwrites of hot keys beside the site that is away")
 	flags.IntVar(&m.hot, "hot", 100, "month: hot keys")
+	flags.IntVar(&m.together, "together", 1, "month: hot keys that a transaction overwrites")
 	flags.IntVar(&m.fields, "fields", 5000, "month: other keys that each side changes")
 	flags.IntVar(&m.value, "value", 256, "month: bytes of a hot value; the others are twice as long")
 	flags.Int64Var(&m.quota, "quota", 60, "month: --quota-backend-bytes of each replica, MB")
@@ -45,8 +47,11 @@ func newMonth(flags *flag.FlagSet) *Month {
 
 // play is the whole scenario.
 func (m *Month) play(l *Lab, size int) error {
-	if size < 3 || m.hot%lanes != 0 || m.hot == 0 || m.writes < 4*size*m.hot || m.compact <= 0 {
+	if size < 3 || m.hot%lanes != 0 || m.hot == 0 || m.compact <= 0 || m.together <= 0 || m.writes < 4*size*m.round() {
 		return fmt.Errorf("three replicas at least, hot keys in %ds, and a few writes for each", lanes)
+	}
+	if perLane := m.hot / lanes; m.together > perLane {
+		return fmt.Errorf("a transaction writes a key once, and each of %d lanes has %d of the %d keys", lanes, perLane, m.hot)
 	}
 	l.flags = []string{fmt.Sprintf("--quota-backend-bytes=%d", m.quota<<20), "--auto-compaction-mode=periodic", "--auto-compaction-retention=10s"}
 	if err := l.begin(size); err != nil {

@@ -95,7 +95,7 @@ func (m *Month) absence() error {
 			if r == m.away {
 				count = m.writes / 4
 			}
-			failures <- m.overwrites(r, count/m.hot*m.hot)
+			failures <- m.overwrites(r, count/m.round()*m.round())
 		})
 	}
 	sites.Wait()
@@ -112,20 +112,31 @@ func (m *Month) absence() error {
 	return nil
 }
 
-// overwrites writes the hot keys over and over, and compacts now and then.
+// round is after how many overwrites each hot key was written as often, by whole transactions of each lane.
+func (m *Month) round() int {
+	return m.hot * m.together
+}
+
+// overwrites writes the hot keys over and over, and compacts now and then. A transaction writes keys of one lane, each once.
 func (m *Month) overwrites(r *Replica, count int) error {
 	key := func(n int) string { return fmt.Sprintf("hot/%04d", n%m.hot) }
-	err := m.lab.drive(r, count, func(ctx context.Context, etcd *clientv3.Client, n int) error {
-		answer, err := etcd.Put(ctx, key(n), m.text(r.name, key(n), n, m.value))
-		if err == nil && n%m.compact == m.compact-1 {
+	quarter, step := count/4, max(1, m.compact/m.together)
+	err := m.lab.drive(r, count/m.together, func(ctx context.Context, etcd *clientv3.Client, n int) error {
+		var puts []clientv3.Op
+		for at := range m.together {
+			n := (n/lanes*m.together+at)*lanes + n%lanes
+			puts = append(puts, clientv3.OpPut(key(n), m.text(r.name, key(n), n, m.value)))
+		}
+		answer, err := etcd.Txn(ctx).Then(puts...).Commit()
+		if err == nil && n%step == step-1 {
 			// Another compaction, by itself or of another lane, may have gone further.
 			_, err = etcd.Compact(ctx, answer.Header.Revision)
 			if err != nil && strings.Contains(err.Error(), "compacted") {
 				err = nil
 			}
 		}
-		if err == nil && r == m.healthy[0] && n%(count/4) == 0 && n > 0 {
-			m.gauges.tell(fmt.Sprintf("about %d overwrites", n*len(m.healthy)))
+		if done := n * m.together; err == nil && r == m.healthy[0] && n > 0 && done/quarter > (done-m.together)/quarter {
+			m.gauges.tell(fmt.Sprintf("about %d overwrites", done*len(m.healthy)))
 		}
 		return err
 	})
