@@ -112,15 +112,15 @@ impl Replica {
             let Some(open) = replication.windows.get(keyspace, &key) else { continue };
             let len = open.window.versions().len();
             let each = if self.rules.current().is_kubernetes(keyspace, &key) { PARSED } else { 1 };
-            left = left.saturating_sub(each * len);
-            self.look(&counting, keeps || len >= BRAID, keyspace, &key);
+            let beside = self.look(&counting, keeps || len >= BRAID, keyspace, &key);
+            left = left.saturating_sub(each * (len + beside));
         }
     }
 
-    /// Lets go what may leave of a key, and notes how much stays.
-    fn look(&mut self, counting: &[ReplicaId], keeps: bool, keyspace: Keyspace, key: &Key) {
-        let left = if keeps { self.leave_now(counting, keyspace, key) } else { vec![] };
-        let Some(replication) = &mut self.replication else { return };
+    /// Lets go what may leave of a key, and notes how much stays. Tells how many versions of other keys it looked at for that.
+    fn look(&mut self, counting: &[ReplicaId], keeps: bool, keyspace: Keyspace, key: &Key) -> usize {
+        let (left, beside) = if keeps { self.leave_now(counting, keyspace, key) } else { (vec![], 0) };
+        let Some(replication) = &mut self.replication else { return beside };
         replication.grown.remove(&(keyspace, key.clone()));
         replication.windows.note_stayed(keyspace, key);
         for dot in left {
@@ -128,6 +128,7 @@ impl Replica {
                 self.journal.leave(gone.number, dot);
             }
         }
+        beside
     }
 
     /// Looks again at the keys of what all members are known to have that entries are streamed to: what these entries
@@ -163,49 +164,51 @@ impl Replica {
     }
 
     /// Takes what may leave out of the key's window. An entry that did several things leaves only as a whole: when its
-    /// versions of the other keys may leave as well. These are taken out, too.
-    fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> Vec<Dot> {
+    /// versions of the other keys may leave as well. These are taken out, too. Tells what left, and how many versions of other
+    /// keys it looked at.
+    fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> (Vec<Dot>, usize) {
         let here = (keyspace, key.clone());
         let mut gone = self.needless(counting, &here, &|dot| self.changes_beside(dot, &here).next().is_none());
         self.take_out(&here, &gone);
-        let whole = self.needless_together(counting, &here);
+        let (whole, beside) = self.needless_together(counting, &here);
         for key in self.keys_of(&whole) {
             self.take_out(&key, &whole);
         }
         gone.extend(whole);
-        gone
+        (gone, beside)
     }
 
     /// The entries that did several things, one of them to that key, and all of whose versions may leave. What is needless is so
     /// together with all else that goes. So each key is asked again until all say of the same entries that they may leave.
-    fn needless_together(&self, counting: &[ReplicaId], here: &(Keyspace, Key)) -> BTreeSet<Dot> {
-        let Some(replication) = &self.replication else { return BTreeSet::new() };
-        let may_go = |dot: Dot| {
-            let mut beside = self.changes_beside(dot, here).peekable();
-            // What settled of it is in the base of a key, and the log has to say so. One that nothing was written over needs no
-            // look at all the others.
-            beside.peek().is_some()
-                && !replication.floor.contains(dot)
-                && beside.all(|change| self.is_written_over(change.keyspace, &change.key, dot))
-        };
-        let window = replication.windows.get(here.0, &here.1);
-        // Mostly there is none, and the look itself costs more.
-        if window.is_none_or(|open| !open.window.versions().iter().any(|version| may_go(version.dot))) {
-            return BTreeSet::new();
+    /// Tells how many versions it looked at.
+    fn needless_together(&mut self, counting: &[ReplicaId], here: &(Keyspace, Key)) -> (BTreeSet<Dot>, usize) {
+        let Some(replication) = &self.replication else { return (BTreeSet::new(), 0) };
+        let window = replication.windows.get(here.0, &here.1).map(|open| &open.window);
+        let dots = window.into_iter().flat_map(|window| window.versions()).map(|version| version.dot);
+        // What settled of it is in the base of a key, and the log has to say so.
+        let several: Vec<Dot> = dots
+            .filter(|dot| !replication.floor.contains(*dot) && self.changes_beside(*dot, here).next().is_some())
+            .collect();
+        // One that something stands of needs no look at all the others.
+        let over: BTreeSet<Dot> = several.into_iter().filter(|dot| self.is_all_written_over(*dot)).collect();
+        if over.is_empty() {
+            return (BTreeSet::new(), 0);
         }
-        let mut whole: BTreeSet<Dot> = self.needless(counting, here, &may_go).into_iter().collect();
+        let mut whole: BTreeSet<Dot> = self.needless(counting, here, &|dot| over.contains(&dot)).into_iter().collect();
+        let mut looked_at = 0;
         loop {
             let before = whole.len();
             for key in self.keys_of(&whole) {
                 let needless = self.needless(counting, &key, &|dot| whole.contains(&dot));
-                let window = replication.windows.get(key.0, &key.1);
+                let window = self.window(key.0, &key.1);
                 let versions = window.map(|open| open.window.versions()).unwrap_or_default();
+                looked_at += versions.len();
                 for version in versions.iter().filter(|version| !needless.contains(&version.dot)) {
                     whole.remove(&version.dot);
                 }
             }
             if whole.len() == before {
-                return whole;
+                return (whole, looked_at);
             }
         }
     }
@@ -234,6 +237,21 @@ impl Replica {
                 replication.to_settle.insert((*keyspace, key.clone()));
             }
         }
+    }
+
+    /// Whether all that an entry changed was written over. It may have changed very many keys, and is asked about at each look
+    /// at each of them: so it is noted how far that is known.
+    fn is_all_written_over(&mut self, dot: Dot) -> bool {
+        let Some(logged) = self.replication.as_ref().and_then(|replication| replication.log.get(dot)) else {
+            return false;
+        };
+        let (number, known, all) = (logged.number, logged.written_over, logged.entry.changes.len());
+        let rest = logged.entry.changes.iter().skip(known);
+        let more = rest.take_while(|change| self.is_written_over(change.keyspace, &change.key, dot)).count();
+        if let Some(replication) = self.replication.as_mut().filter(|_| more > 0) {
+            replication.log.note_written_over(number, known + more);
+        }
+        known + more == all
     }
 
     /// Whether there is a version of the key that descends from that one.

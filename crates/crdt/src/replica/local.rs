@@ -118,6 +118,7 @@ impl Replica {
             deps,
             chain: self.origins.own.chain,
             together: false,
+            written_over: 0,
         };
         replication.log.push(logged);
         let touched: Vec<(Keyspace, Key)> = net.iter().map(|change| (change.keyspace, change.key.clone())).collect();

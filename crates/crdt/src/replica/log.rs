@@ -22,6 +22,8 @@ pub struct Logged {
     pub chain: Chain,
     /// Whether it was applied together with others, as one step. It is passed on together with them, too.
     pub together: bool,
+    /// How many of its changes, from the first on, are known to be written over. What is so once stays so.
+    pub written_over: usize,
 }
 
 /// The place of an entry among its origin's.
@@ -29,6 +31,8 @@ pub struct Logged {
 struct LogSlot {
     last_seq: u64,
     number: u64,
+    /// How much the origin's entries weigh together, up to this one. What has left since is in it.
+    weight: u64,
 }
 
 /// The log. Of each origin it holds a run of adjacent entries that ends at the newest.
@@ -42,8 +46,9 @@ impl Log {
     /// Adds the newest entry.
     pub fn push(&mut self, logged: Logged) {
         let dot = logged.entry.head.dot;
-        let place = LogSlot { last_seq: dot.seq, number: logged.number };
-        self.origins.entry(dot.origin).or_default().push_back(place);
+        let places = self.origins.entry(dot.origin).or_default();
+        let weight = places.back().map_or(0, |last| last.weight) + logged.entry.weight() as u64;
+        places.push_back(LogSlot { last_seq: dot.seq, number: logged.number, weight });
         self.entries.insert(logged.number, logged);
     }
 
@@ -73,6 +78,20 @@ impl Log {
     pub fn can_end_at(&self, vector: &VersionVector) -> bool {
         let is_split = |dot: Dot| self.get(dot).is_some_and(|logged| logged.entry.head.dot.seq > dot.seq);
         !vector.iter().any(is_split)
+    }
+
+    /// How much an origin's entries weigh beyond that one, bytes, or a little more where some of them have left.
+    pub fn weight_beyond(&self, origin: Origin, seq: u64) -> u64 {
+        let Some(places) = self.origins.get(&origin) else { return 0 };
+        let at = places.partition_point(|place| place.last_seq <= seq);
+        let upto = match at.checked_sub(1).and_then(|last| places.get(last)) {
+            Some(last) => last.weight,
+            None => {
+                let first = places.front().and_then(|first| Some((first, self.entries.get(&first.number)?)));
+                first.map_or(0, |(first, logged)| first.weight.saturating_sub(logged.entry.weight() as u64))
+            }
+        };
+        places.back().map_or(0, |newest| newest.weight.saturating_sub(upto))
     }
 
     /// All entries in the order in which they were applied.
@@ -151,6 +170,13 @@ impl Log {
             && self.get(dot).is_some_and(|logged| logged.entry.head.dot == dot)
     }
 
+    /// Notes how many changes of an entry, from the first on, are written over.
+    pub fn note_written_over(&mut self, number: u64, count: usize) {
+        if let Some(logged) = self.entries.get_mut(&number) {
+            logged.written_over = count;
+        }
+    }
+
     /// Leaves an entry out of which nothing stands any more: the one after it stands for both.
     pub fn leave_out(&mut self, dot: Dot) -> Option<Logged> {
         let places = self.origins.get_mut(&dot.origin)?;
@@ -159,12 +185,11 @@ impl Log {
         let place = places.remove(at)?;
         let gone = self.entries.remove(&place.number)?;
         let next = self.entries.get_mut(&stands)?;
-        let mut head = next.entry.head.clone();
+        let head = &mut Arc::make_mut(&mut next.entry).head;
         head.first_seq = gone.entry.head.first_seq;
         head.previous = gone.entry.head.previous;
         head.depends.merge(&gone.entry.head.depends);
         head.resulting = Some(next.chain);
-        next.entry = Arc::new(Entry { head, changes: next.entry.changes.clone() });
         next.together |= gone.together;
         Some(gone)
     }

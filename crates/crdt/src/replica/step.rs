@@ -273,7 +273,7 @@ impl Replica {
             }
         }
         debug_assert!(entry.changes.iter().all(|change| *change == change.travelling()), "what is this replica's own");
-        self.open_up().log.push(Logged { number, entry: Arc::new(entry), deps, chain, together });
+        self.open_up().log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0 });
         self.origins.vector.advance(dot);
         self.origins.fresh.advance(dot);
         self.witness(turn, dot.origin, stamp);

@@ -27,8 +27,10 @@ use crate::storage::Group;
 /// After this many commands readers get a chance to take the lock.
 const COMMANDS_PER_LOCK: usize = 64;
 
-/// After this many records the committer sweeps even without a compaction: ended leases and alarms leave dead records.
+/// After this many records, or bytes of them, the committer sweeps even without a compaction: ended leases, alarms and what left
+/// the log leave dead records.
 const RECORDS_PER_SWEEP: usize = 4096;
+const BYTES_PER_SWEEP: usize = 8 << 20;
 
 /// How long a group works on inputs of peers before its answers leave. A merge may take milliseconds, and clients wait
 /// for no more than this. With less, many busy clients would leave too little time for peers.
@@ -66,6 +68,7 @@ pub(crate) struct Committer {
     /// When the next slice of a sweep may begin.
     next_slice: Instant,
     records_since_sweep: usize,
+    bytes_since_sweep: usize,
     /// Physical compactions, answered when the sweep is done and on disk.
     physical: Vec<Answer>,
 }
@@ -148,6 +151,7 @@ impl Committer {
             pace,
             next_slice: Instant::now(),
             records_since_sweep: 0,
+            bytes_since_sweep: 0,
             physical: Vec::new(),
         }
     }
@@ -294,16 +298,18 @@ impl Committer {
             return;
         }
         self.handed_on += 1;
+        let bytes = applied.records.iter().map(Bytes::len).sum();
         self.records_since_sweep += applied.records.len();
-        if applied.compacted || self.records_since_sweep >= RECORDS_PER_SWEEP {
-            self.records_since_sweep = 0;
+        self.bytes_since_sweep += bytes;
+        let is_much = self.records_since_sweep >= RECORDS_PER_SWEEP || self.bytes_since_sweep >= BYTES_PER_SWEEP;
+        if applied.compacted || is_much {
+            (self.records_since_sweep, self.bytes_since_sweep) = (0, 0);
             self.sweeping = true;
         }
         if applied.compacted {
             self.sweep_after = self.handed_on;
         }
         let first = after.next_number - applied.records.len() as u64;
-        let bytes = applied.records.iter().map(Bytes::len).sum();
         engine.pipe.flush(Flush {
             group: after.head.map(|head| Group { first, records: applied.records, head }),
             number: self.handed_on,

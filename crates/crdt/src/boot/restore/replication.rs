@@ -188,7 +188,7 @@ impl Rebuilt {
             }
             self.stations.entry((keyspace, key)).or_default().push(Station { gone: None, ends_step: false, before });
         }
-        self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together });
+        self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0 });
         Ok(())
     }
 }

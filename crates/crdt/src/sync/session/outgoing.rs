@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::entry::Entry;
+use crate::replica::log::Log;
 use crate::replica::marks::Mark;
 use crate::replica::turn::Input;
 use crate::sync::error::SyncError;
@@ -62,6 +63,9 @@ const FULL_MS: u64 = 250;
 
 /// How many entries may wait for such a peer.
 const STUCK_ENTRIES: u64 = 10_000;
+
+/// How much they may weigh together, bytes: one entry may be as large as thousands of others.
+const STUCK_BYTES: u64 = 16 << 20;
 
 /// Entries that were sent and not acknowledged.
 #[derive(Debug)]
@@ -347,14 +351,23 @@ impl Outgoing {
 
     /// Whether the peer takes so little of what is streamed to it that it is better to wait: what is written over
     /// meanwhile need never be sent.
-    pub(super) fn is_stuck(&self, own: Origin, durable: &VersionVector, now: Now) -> bool {
-        let waits = |dot: Dot| match self.comes_another_way(own, dot.origin) {
-            true => 0,
-            false => dot.seq.saturating_sub(self.sent.get(dot.origin)),
-        };
+    pub(super) fn is_stuck(&self, log: Option<&Log>, own: Origin, durable: &VersionVector, now: Now) -> bool {
         let patience_ms = if self.window.was_full { FULL_MS } else { STUCK_MS };
         let is_silent = || !self.in_flight.is_empty() && now.mono_ms >= self.progress_ms.saturating_add(patience_ms);
-        self.unit.is_none() && !self.unit_due && (is_silent() || durable.iter().map(waits).sum::<u64>() > STUCK_ENTRIES)
+        self.unit.is_none() && !self.unit_due && (is_silent() || self.keeps_much_waiting(log, own, durable))
+    }
+
+    /// Whether more waits to be streamed to the peer than is kept for one that takes little.
+    fn keeps_much_waiting(&self, log: Option<&Log>, own: Origin, durable: &VersionVector) -> bool {
+        let (mut entries, mut bytes) = (0, 0);
+        for Dot { origin, seq } in durable.iter() {
+            let sent = self.sent.get(origin);
+            if seq > sent && !self.comes_another_way(own, origin) {
+                entries += seq - sent;
+                bytes += log.map_or(0, |log| log.weight_beyond(origin, sent));
+            }
+        }
+        entries > STUCK_ENTRIES || bytes > STUCK_BYTES
     }
 
     /// Whether more may be on its way to the peer.

@@ -74,7 +74,7 @@ impl Session {
         let streams = out.streams_now;
         let bound = out.bound(own.origin(), durable, tuning.forward_delay_ms, now);
         out.entries_wait = streams && !bound.covers(durable) && !out.sent.covers(durable);
-        if streams && out.is_stuck(own.origin(), durable, now) {
+        if streams && out.is_stuck(replica.log(), own.origin(), durable, now) {
             // What is written over from now on need not be sent.
             round.effects.inputs.push(out.stop(peer.member, self.number));
             (out.streams, out.streams_now) = (false, false);

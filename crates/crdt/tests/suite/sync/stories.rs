@@ -1,8 +1,9 @@
 //! How entries get to where they are lacked.
 
 use eddy_crdt::sync::{Equality, SessionEvent, Stage, Tuning};
+use eddy_crdt::{Command, Input, Op, Txn};
 
-use crate::support::build::id;
+use crate::support::build::{id, put_op};
 use crate::support::wires::STEP_MS;
 use crate::support::world::World;
 
@@ -220,6 +221,51 @@ fn only_so_much_is_on_its_way_to_a_peer_that_does_not_acknowledge() {
         most = most.max(world.report(wire, 0).in_flight_bytes);
     }
     assert!((250_000..310_000).contains(&most), "{most}");
+}
+
+/// Large entries are few: how many wait says nothing of how much.
+#[test]
+fn what_waits_for_a_peer_that_takes_little_is_bounded_in_bytes() {
+    let mut world = World::wired(2);
+    let wire = world.connect(0, 1);
+    world.pass(500);
+    world.nodes[1].flushes = false;
+    for n in 0..100u8 {
+        world.put(0, "k", vec![n; 1 << 20]);
+        // All of it takes less time than a peer may be silent.
+        (n % 5 == 0).then(|| world.step());
+    }
+    let behind = world.report(wire, 0).bytes_behind;
+    assert!(behind < 24 << 20, "{behind} bytes wait of 100 MiB that were written over");
+    world.nodes[1].flushes = true;
+    world.nodes[1].flush();
+    world.converge();
+}
+
+/// A transaction of many keys leaves as a whole, once all of it is written over: to see that is not looked up of each key at
+/// each look at each of them.
+#[test]
+fn wide_transactions_that_were_written_over_leave() {
+    const KEYS: usize = 120;
+    let mut world = World::wired(3);
+    world.connect(0, 1);
+    world.pass(500);
+    for n in 0..400 {
+        let put = |key| Op::Put(put_op(&format!("k{key}"), format!("{n}"), None));
+        let success = (0..KEYS).map(put).collect();
+        let effects = world.handle(n % 2, Input::Client(Command::Txn(Txn { success, ..Txn::default() })));
+        assert!(effects.reply.is_some_and(|reply| reply.is_ok()));
+        world.pass(20);
+    }
+    world.pass(2_000);
+    let lens: Vec<usize> = world.nodes[..2].iter().map(|node| node.replica.log_len()).collect();
+    assert!(lens.iter().all(|len| *len <= 8), "{lens:?} entries stay of 400");
+    let before = world.nodes[2].replica.revision();
+    world.connect(0, 2);
+    world.converge();
+    // One transaction stands of them, or one of each writer: its keys show at one revision.
+    let revisions = world.nodes[2].replica.revision().get() - before.get();
+    assert!(revisions <= 2, "{revisions}");
 }
 
 #[test]
