@@ -9,6 +9,9 @@ use crate::words::id::{Dot, Origin};
 use crate::words::key::Keyspace;
 use crate::words::vector::VersionVector;
 
+/// About what a change takes in memory beside its key and value, in the log and in its key's window, bytes.
+const CHANGE_MEMORY: usize = 512;
+
 /// An entry with what sending and settling it need.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Logged {
@@ -31,8 +34,13 @@ pub struct Logged {
 struct LogSlot {
     last_seq: u64,
     number: u64,
-    /// How much the origin's entries weigh together, up to this one. What has left since is in it.
-    weight: u64,
+    /// About how much memory the origin's entries take together, up to this one, bytes. What has left since is in it.
+    memory: u64,
+}
+
+/// About how much memory an entry takes here, with its versions.
+fn memory_of(entry: &Entry) -> u64 {
+    (entry.weight() + CHANGE_MEMORY * entry.changes.len()) as u64
 }
 
 /// The log. Of each origin it holds a run of adjacent entries that ends at the newest.
@@ -47,8 +55,8 @@ impl Log {
     pub fn push(&mut self, logged: Logged) {
         let dot = logged.entry.head.dot;
         let places = self.origins.entry(dot.origin).or_default();
-        let weight = places.back().map_or(0, |last| last.weight) + logged.entry.weight() as u64;
-        places.push_back(LogSlot { last_seq: dot.seq, number: logged.number, weight });
+        let memory = places.back().map_or(0, |last| last.memory) + memory_of(&logged.entry);
+        places.push_back(LogSlot { last_seq: dot.seq, number: logged.number, memory });
         self.entries.insert(logged.number, logged);
     }
 
@@ -80,18 +88,25 @@ impl Log {
         !vector.iter().any(is_split)
     }
 
-    /// How much an origin's entries weigh beyond that one, bytes, or a little more where some of them have left.
-    pub fn weight_beyond(&self, origin: Origin, seq: u64) -> u64 {
+    /// How many entries of an origin there are beyond that one, up to another.
+    pub fn count_between(&self, origin: Origin, from_seq: u64, upto_seq: u64) -> u64 {
+        let count_upto = |places: &VecDeque<LogSlot>, seq| places.partition_point(|place| place.last_seq <= seq);
+        let count = |places| count_upto(places, upto_seq).saturating_sub(count_upto(places, from_seq));
+        self.origins.get(&origin).map_or(0, count) as u64
+    }
+
+    /// About how much memory an origin's entries take beyond that one, bytes, or a little more where some of them have left.
+    pub fn memory_beyond(&self, origin: Origin, seq: u64) -> u64 {
         let Some(places) = self.origins.get(&origin) else { return 0 };
         let at = places.partition_point(|place| place.last_seq <= seq);
         let upto = match at.checked_sub(1).and_then(|last| places.get(last)) {
-            Some(last) => last.weight,
+            Some(last) => last.memory,
             None => {
                 let first = places.front().and_then(|first| Some((first, self.entries.get(&first.number)?)));
-                first.map_or(0, |(first, logged)| first.weight.saturating_sub(logged.entry.weight() as u64))
+                first.map_or(0, |(first, logged)| first.memory.saturating_sub(memory_of(&logged.entry)))
             }
         };
-        places.back().map_or(0, |newest| newest.weight.saturating_sub(upto))
+        places.back().map_or(0, |newest| newest.memory.saturating_sub(upto))
     }
 
     /// All entries in the order in which they were applied.

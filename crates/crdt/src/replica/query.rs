@@ -95,6 +95,19 @@ impl Replica {
         Ok(self.log().map(|log| log.missing(have, durable, max_bytes)).unwrap_or_default())
     }
 
+    /// How many entries up to `upto` a replica lacks that has `have`. What was left out because it was written over is sent to
+    /// nobody and does not count.
+    pub fn count_for(&self, have: &VersionVector, upto: &VersionVector) -> u64 {
+        let begins = self.log_base();
+        let of_origin = |newest: Dot| {
+            let (has, begin) = (have.get(newest.origin), begins.get(newest.origin).min(newest.seq));
+            let kept = || self.log().map_or(0, |log| log.count_between(newest.origin, has.max(begin), newest.seq));
+            // The last one may stand for more than is asked about.
+            if has >= newest.seq { 0 } else { (begin.saturating_sub(has) + kept()).max(1) }
+        };
+        upto.iter().map(of_origin).sum()
+    }
+
     /// Whether a replica that has `have`, and knows that all have `floor`, takes what it lacks of the log. It refuses what
     /// does not depend on the floor. An origin's first entry that it lacks decides: the later ones depend on more. A floor that
     /// is not covered here is nonsense: this replica has acknowledged what a peer knows all to have.

@@ -70,7 +70,7 @@ pub struct PeerStatus {
     pub vector: VersionVector,
     /// Its newest revision when it was greeted, once it was.
     pub revision: Option<Revision>,
-    /// How many of the entries here it is not known to have.
+    /// How many of the entries here it is not known to have; less those that were left out since they were written over.
     pub entries_behind: u64,
     /// About how many bytes these are.
     pub bytes_behind: u64,

@@ -169,11 +169,11 @@ impl Peers {
                 let mut has = last.map(|last| last.vector).unwrap_or_default();
                 has.merge(&acked);
                 // Counted anew: the status of a session that ended does not know what was written since.
-                status.entries_behind = missing(&durable.vector, &has);
-                status.bytes_behind = self.node.look(|replica| {
+                (status.entries_behind, status.bytes_behind) = self.node.look(|replica| {
                     let lacking =
                         replica.log().map(|log| log.missing(&has, &durable.vector, WEIGHED_BYTES)).unwrap_or_default();
-                    lacking.iter().map(|entry| entry.weight() as u64).sum()
+                    let bytes = lacking.iter().map(|entry| entry.weight() as u64).sum();
+                    (replica.count_for(&has, &durable.vector), bytes)
                 });
                 if let Some(known) = known {
                     status.connected = known.is_connected();
@@ -262,10 +262,6 @@ fn given_up(given: &GivenUp, names: &BTreeMap<ReplicaId, String>) -> pb::GivenUp
         lost: Some(side(given.dot, given.stamp, &given.said)),
         stands: given.stands.as_ref().map(|stands| side(stands.dot, stands.stamp, &stands.said)),
     }
-}
-
-fn missing(of: &VersionVector, from: &VersionVector) -> u64 {
-    of.iter().map(|dot| dot.seq.saturating_sub(from.get(dot.origin))).sum()
 }
 
 fn fill(status: &mut pb::PeerStatus, seen: &PeerStatus) {

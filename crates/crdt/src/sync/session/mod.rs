@@ -331,17 +331,14 @@ impl Session {
     /// What is known of the peer. `durable` is what this replica has on disk.
     pub fn report(&self, replica: &Replica, durable: &VersionVector) -> PeerStatus {
         let vector = self.outgoing.theirs().clone();
-        let missing = |of: &VersionVector, from: &VersionVector| -> u64 {
-            of.iter().map(|dot| dot.seq.saturating_sub(from.get(dot.origin))).sum()
-        };
         PeerStatus {
             member: self.peer(),
             birth: self.peer.as_ref().map(|peer| peer.birth),
             stage: self.stage,
             revision: self.peer.as_ref().map(|peer| peer.revision),
-            entries_behind: missing(durable, &vector),
+            entries_behind: replica.count_for(&vector, durable),
             bytes_behind: replica.bytes_for(&vector, durable),
-            entries_ahead: missing(&vector, replica.vector()),
+            entries_ahead: vector.iter().map(|dot| dot.seq.saturating_sub(replica.vector().get(dot.origin))).sum(),
             in_flight_bytes: self.outgoing.in_flight_bytes(),
             equality: self.compare.equality().clone(),
             round_trip_ms: self.clocks.round_trip_ms(),

@@ -64,7 +64,7 @@ const FULL_MS: u64 = 250;
 /// How many entries may wait for such a peer.
 const STUCK_ENTRIES: u64 = 10_000;
 
-/// How much they may weigh together, bytes: one entry may be as large as thousands of others.
+/// About how much memory they may take together, bytes: one entry may be as large as thousands of others.
 const STUCK_BYTES: u64 = 16 << 20;
 
 /// Entries that were sent and not acknowledged.
@@ -364,7 +364,7 @@ impl Outgoing {
             let sent = self.sent.get(origin);
             if seq > sent && !self.comes_another_way(own, origin) {
                 entries += seq - sent;
-                bytes += log.map_or(0, |log| log.weight_beyond(origin, sent));
+                bytes += log.map_or(0, |log| log.memory_beyond(origin, sent));
             }
         }
         entries > STUCK_ENTRIES || bytes > STUCK_BYTES

@@ -260,6 +260,9 @@ fn wide_transactions_that_were_written_over_leave() {
     world.pass(2_000);
     let lens: Vec<usize> = world.nodes[..2].iter().map(|node| node.replica.log_len()).collect();
     assert!(lens.iter().all(|len| *len <= 8), "{lens:?} entries stay of 400");
+    let (here, away) = (world.nodes[0].replica.vector(), world.nodes[2].replica.vector());
+    let lacks = world.nodes[0].replica.count_for(away, here);
+    assert!((1..=8).contains(&lacks), "it lacks {lacks}, by what its peers tell operators");
     let before = world.nodes[2].replica.revision();
     world.connect(0, 2);
     world.converge();
