@@ -43,7 +43,7 @@ use seeds::{SHARED_SPACES, sweep};
 use crate::support::seeds::env;
 
 /// How many schedules a plain `cargo test` runs, half of them in each test.
-const SCHEDULES: u64 = 8_000;
+const SCHEDULES: u64 = 14_300;
 
 /// What that many schedules must have met, so that they cannot silently test nothing.
 const MET: [&str; 22] = [
