@@ -101,7 +101,8 @@ pub struct PeerStatus {
     /// What it is known to have made durable; empty before it was ever heard of.
     #[prost(message, repeated, tag = "5")]
     pub vector: ::prost::alloc::vec::Vec<Dot>,
-    /// Entries of ours that it is not known to have, and about how many bytes they take on the wire.
+    /// Entries of ours that it is not known to have, and about how many bytes they take on the wire. What was overwritten and left
+    /// out meanwhile does not count.
     #[prost(uint64, tag = "6")]
     pub entries_behind: u64,
     #[prost(uint64, tag = "7")]
