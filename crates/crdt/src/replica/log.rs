@@ -97,16 +97,12 @@ impl Log {
 
     /// About how much memory an origin's entries take beyond that one, bytes, or a little more where some of them have left.
     pub fn memory_beyond(&self, origin: Origin, seq: u64) -> u64 {
-        let Some(places) = self.origins.get(&origin) else { return 0 };
-        let at = places.partition_point(|place| place.last_seq <= seq);
-        let upto = match at.checked_sub(1).and_then(|last| places.get(last)) {
-            Some(last) => last.memory,
-            None => {
-                let first = places.front().and_then(|first| Some((first, self.entries.get(&first.number)?)));
-                first.map_or(0, |(first, logged)| first.memory.saturating_sub(memory_of(&logged.entry)))
-            }
-        };
-        places.back().map_or(0, |newest| newest.memory.saturating_sub(upto))
+        let beyond = self.origins.get(&origin).and_then(|places| {
+            let first = places.get(places.partition_point(|place| place.last_seq <= seq))?;
+            let behind_it = places.back()?.memory.saturating_sub(first.memory);
+            Some(memory_of(&self.entries.get(&first.number)?.entry) + behind_it)
+        });
+        beyond.unwrap_or_default()
     }
 
     /// All entries in the order in which they were applied.

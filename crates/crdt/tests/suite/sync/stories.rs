@@ -242,8 +242,7 @@ fn what_waits_for_a_peer_that_takes_little_is_bounded_in_bytes() {
     world.converge();
 }
 
-/// A transaction of many keys leaves as a whole, once all of it is written over: to see that is not looked up of each key at
-/// each look at each of them.
+/// A transaction of many keys leaves as a whole, once all of it is written over, and nobody is told that it waits.
 #[test]
 fn wide_transactions_that_were_written_over_leave() {
     const KEYS: usize = 120;
