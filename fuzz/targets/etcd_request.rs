@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use eddy_crdt::{
-    Birth, ClusterId, Command, Founder, Genesis, Identity, Input as To, LeaseId, Loader, Now, Replica, ReplicaId, Reply,
+    Birth, ClusterId, Command, Founder, Genesis, Identity, Input as To, LeaseId, Loader, Now, PastValues, Replica,
+    ReplicaId, Reply,
 };
 use eddy_proto::etcdserverpb as pb;
 use eddy_server::api::limits::{RequestLimits, WriteLimit};
@@ -113,7 +114,7 @@ impl World {
         {
             let mut tally = eddy_crdt::Tally::default();
             let before = self.replica.state_hash();
-            if let Ok(reply) = self.replica.read_txn(txn, self.replica.revision(), &mut tally) {
+            if let Ok(reply) = self.replica.read_txn(txn, self.replica.revision(), &mut tally, &PastValues::default()) {
                 self.answer(Reply::Txn(reply));
             }
             assert_eq!(self.replica.state_hash(), before);
@@ -127,7 +128,7 @@ impl World {
     fn range(&self, bytes: Bytes) {
         let Some(request) = read::<pb::RangeRequest>(bytes).filter(|range| check::range(range).is_ok()) else { return };
         let (limit, op) = (request.limit, convert::range(request));
-        let Ok(reply) = self.replica.range(&op, self.replica.revision()) else { return };
+        let Ok(reply) = self.replica.range(&op, self.replica.revision(), &PastValues::default()) else { return };
         assert!(limit <= 0 || reply.kvs.len() as i64 <= limit);
         assert!(reply.kvs.len() as i64 <= reply.count.max(0));
         same(&convert::range_response(reply, self.header()));

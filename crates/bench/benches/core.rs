@@ -6,7 +6,7 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use eddy_crdt::{
     Birth, ClusterId, Command, Compare, CompareResult, CompareTarget, Identity, Input, KeyRange, Loader, Now, Op,
-    PutLease, PutOp, PutValue, RangeOp, Replica, ReplicaId, Txn,
+    PastValues, PutLease, PutOp, PutValue, RangeOp, Replica, ReplicaId, Txn,
 };
 
 const IDENTITY: Identity =
@@ -95,10 +95,14 @@ fn reads(c: &mut Criterion) {
     let (replica, _) = filled();
     let from = Bytes::from_static(b"/registry/pods/default/pod-3");
     let page = RangeOp { limit: Some(500), total_count: false, ..RangeOp::all(KeyRange::From(from)) };
-    c.bench_function("range, 500 of 100,000", |b| b.iter(|| replica.range(&page, replica.revision())));
+    c.bench_function("range, 500 of 100,000", |b| {
+        b.iter(|| replica.range(&page, replica.revision(), &PastValues::default()))
+    });
     let all = KeyRange::From(Bytes::from_static(b"\0"));
     let count = RangeOp { count_only: true, ..RangeOp::all(all) };
-    c.bench_function("count of 100,000", |b| b.iter(|| replica.range(&count, replica.revision())));
+    c.bench_function("count of 100,000", |b| {
+        b.iter(|| replica.range(&count, replica.revision(), &PastValues::default()))
+    });
     c.bench_function("hash_kv of 100,000", |b| b.iter(|| replica.hash_kv(None)));
 }
 

@@ -12,8 +12,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use eddy_crdt::merge::{Encoding, Object, RuleBook, Version, Window};
 use eddy_crdt::sync::Delta;
 use eddy_crdt::{
-    Ack, Birth, ChangeKind, ClusterId, Command, Dot, Entry, Founder, Genesis, Identity, Incarnation, Input, Keyspace,
-    Live, Now, Origin, PutLease, PutOp, PutValue, Replica, ReplicaId, Revision, Stamp, Statement, VersionVector,
+    Ack, Birth, ChangeKind, ClusterId, Command, Dot, Entry, EventsAsked, Founder, Genesis, Identity, Incarnation,
+    Input, Keyspace, Live, Now, Origin, PastValues, PutLease, PutOp, PutValue, Replica, ReplicaId, Revision, Stamp,
+    Statement, VersionVector,
 };
 
 /// The binary's allocator: a third of a merge is taking and giving back memory.
@@ -242,7 +243,8 @@ fn watches(c: &mut Criterion) {
     let to = replica.revision();
     let from = Revision::new(to.get() - 999);
     c.bench_function("events of 1,000 revisions, as a watcher that catches up reads them", |b| {
-        b.iter(|| replica.events(from, to, usize::MAX).len());
+        let asked = EventsAsked { from, to, limit: usize::MAX, concerns: &|_| true };
+        b.iter(|| replica.events(&asked, &PastValues::default()).0.len());
     });
 }
 

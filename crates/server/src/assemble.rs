@@ -206,8 +206,7 @@ impl Health for NodeHealth {
 
     fn read(&self, _serializable: bool) -> Answer<'_> {
         let op = RangeOp { limit: Some(1), ..RangeOp::all(KeyRange::Key(Key::from_static(b"health"))) };
-        let answer = self.0.range(&op).map(|_| ()).map_err(|error| error.to_string());
-        Box::pin(std::future::ready(answer))
+        Box::pin(async move { self.0.range(&op).await.map(drop).map_err(|error| error.to_string()) })
     }
 
     fn write_failure(&self) -> Option<String> {

@@ -8,6 +8,7 @@ use std::ops::Bound;
 use crate::command::op::KeyValue;
 use crate::replica::Replica;
 use crate::store::index::KeyVersion;
+use crate::store::past::PastValues;
 use crate::words::id::LeaseId;
 use crate::words::key::Key;
 use crate::words::revision::Revision;
@@ -52,9 +53,9 @@ impl VersionAt<'_> {
         (self.version.revision, self.version.sub)
     }
 
-    /// What it says.
-    pub fn stored(&self) -> StoredVersion {
-        StoredVersion { key: self.key.clone(), kv: self.version.to_key_value(self.key) }
+    /// What it says. The value is empty where `past` lacks it.
+    pub fn stored(&self, past: &PastValues) -> StoredVersion {
+        StoredVersion { key: self.key.clone(), kv: self.version.to_key_value(self.key, past) }
     }
 }
 
@@ -121,7 +122,7 @@ impl Replica {
         Ok(None)
     }
 
-    /// The version of a key at that place in history.
+    /// The version of a key at that place in history. Its value is empty where `past` lacks it.
     ///
     /// # Errors
     /// When the backup must begin again.
@@ -129,12 +130,12 @@ impl Replica {
         &self,
         point: &BackupPoint,
         key: &Key,
-        revision: Revision,
-        sub: u32,
+        (revision, sub): (Revision, u32),
+        past: &PastValues,
     ) -> Result<StoredVersion, BackupMoved> {
         self.check_point(point)?;
         let (_, version) = self.state.index.at(key, revision, sub).ok_or(BackupMoved)?;
-        Ok(VersionAt { key, version }.stored())
+        Ok(VersionAt { key, version }.stored(past))
     }
 
     fn check_point(&self, point: &BackupPoint) -> Result<(), BackupMoved> {

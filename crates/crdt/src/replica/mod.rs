@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use crate::command::event::Commit;
 use crate::command::notice::MergeReport;
-use crate::command::op::{RangeOp, RangeReply, Refusal, Txn, TxnReply};
+use crate::command::op::{Command, RangeOp, RangeReply, Refusal, Txn, TxnReply};
 use crate::command::tally::Tally;
 use crate::entry::Head;
 use crate::merge::book::RuleBook;
@@ -50,6 +50,8 @@ use crate::replica::origins::Origins;
 use crate::replica::replication::{Replication, SETTLE_PACE};
 use crate::replica::told::Told;
 use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
+use crate::store::history::EventsAsked;
+use crate::store::past::{PastPlace, PastValues};
 use crate::store::state::State;
 use crate::store::users::Users;
 use crate::store::{digest, txn};
@@ -205,29 +207,55 @@ impl Replica {
     /// Whether a revision is of another space than `current` and may be another replica's. What came since cannot be
     /// told, so requests for it are answered as if it were compacted.
     pub fn is_foreign(&self, at: Revision, current: Revision) -> bool {
-        self.state.view(current).is_foreign(at)
+        self.state.is_foreign(at, current)
     }
 
-    /// Reads a range, taking `as_of` as the newest revision.
+    /// Reads a range, taking `as_of` as the newest revision. What replaced values it needs is told by `past`.
     ///
     /// # Errors
     /// When the revision asked for is compacted or yet to come.
-    pub fn range(&self, op: &RangeOp, as_of: Revision) -> Result<RangeReply, Refusal> {
-        self.state.view(as_of).range(op)
+    pub fn range(&self, op: &RangeOp, as_of: Revision, past: &PastValues) -> Result<RangeReply, Refusal> {
+        self.state.view(as_of, past).range(op)
     }
 
     /// Evaluates a transaction that only reads, taking `as_of` as the newest revision. Adds to `tally` what was done.
+    /// What replaced values it needs is told by `past`.
     ///
     /// # Errors
     /// When a revision it reads at is compacted or yet to come.
-    pub fn read_txn(&self, txn: &Txn, as_of: Revision, tally: &mut Tally) -> Result<TxnReply, Refusal> {
-        txn::read(&self.state.view(as_of), txn, tally)
+    pub fn read_txn(
+        &self,
+        txn: &Txn,
+        as_of: Revision,
+        tally: &mut Tally,
+        past: &PastValues,
+    ) -> Result<TxnReply, Refusal> {
+        txn::read(&self.state.view(as_of, past), txn, tally)
     }
 
-    /// Whole commits from revision `from` to `to`, both included, until at least `limit` events are together. What
-    /// lies below [`Self::compacted`] is gone.
-    pub fn events(&self, from: Revision, to: Revision, limit: usize) -> Vec<Commit> {
-        self.state.history.commits(&self.state.index, from, to, limit)
+    /// Commits with the events that are asked for, and the revision up to which these are all. What lies below
+    /// [`Self::compacted`] is gone. Ends before the first commit of which `past` lacks something.
+    pub fn events(&self, asked: &EventsAsked<'_>, past: &PastValues) -> (Vec<Commit>, Revision) {
+        self.state.history.commits(&self.state.index, asked, past)
+    }
+
+    /// Lets the values go from memory that versions up to `durable` have replaced, at most about `max_changes` of them:
+    /// readers have them read from the journal (see [`PastValues`]). Tells whether nothing is left.
+    pub fn release(&mut self, durable: Revision, max_changes: usize) -> bool {
+        self.state.release(durable, max_changes)
+    }
+
+    /// The places of replaced values that a command reads. They must be [given](Self::give_past) before it is handled.
+    pub fn reads_past(&self, command: &Command) -> Vec<PastPlace> {
+        let Command::Txn(txn) = command else { return vec![] };
+        let mut past = PastValues::default();
+        txn::read_past(&self.state.view(self.state.revision, &past), txn);
+        past.missing()
+    }
+
+    /// Gives what the next command reads of the past.
+    pub fn give_past(&mut self, past: PastValues) {
+        self.state.given = past.into_given();
     }
 
     /// The hash that etcd's HashKV gives at that revision (none: now), with the revision it was taken at.
@@ -317,7 +345,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::command::op::{Command, PutLease, PutOp, PutValue};
+    use crate::command::op::{PutLease, PutOp, PutValue};
     use crate::words::id::{Birth, ClusterId, ReplicaId};
     use crate::words::key::{Key, KeyRange};
 
@@ -334,7 +362,9 @@ mod tests {
             replica.handle(Now::default(), Input::Client(Command::Put(put)));
         }
         replica.handle(Now::default(), Input::Client(Command::Compact(3)));
-        let read = |as_of| replica.range(&RangeOp::all(KeyRange::Key(key.clone())), Revision::new(as_of));
+        let read = |as_of| {
+            replica.range(&RangeOp::all(KeyRange::Key(key.clone())), Revision::new(as_of), &PastValues::default())
+        };
         assert_eq!(read(2).map(|reply| reply.kvs[0].value.clone()), Ok(Bytes::from_static(b"a")));
         assert_eq!(read(3).map(|reply| reply.kvs[0].value.clone()), Ok(Bytes::from_static(b"b")));
     }

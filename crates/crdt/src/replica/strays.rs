@@ -37,7 +37,7 @@ impl Replica {
             if namespace.0 != name {
                 namespace = (name, self.is_namespace(prefix, name));
             }
-            found.count += u64::from(!namespace.1 && peek_namespace(&content.value) == Some(name));
+            found.count += u64::from(!namespace.1 && peek_namespace(content.value.here()) == Some(name));
         }
         found.next = None;
         found

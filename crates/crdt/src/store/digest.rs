@@ -4,9 +4,11 @@ use bytes::Bytes;
 use prost::Message;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::store::index::Index;
+use crate::store::crc::Crc;
+use crate::store::index::{Content, Index, KeyVersion};
+use crate::store::past::Held;
 use crate::words::id::LeaseId;
-use crate::words::key::Keyspace;
+use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
 
 /// A hash over a set of keys that can be changed key by key: the sum of the hashes of its elements. Equal version
@@ -47,9 +49,9 @@ pub(crate) fn element(keyspace: Keyspace, key: &[u8], value: &[u8], version: i64
     hasher.digest128()
 }
 
-/// etcd's `mvccpb.KeyValue`, as its store hashes it.
+/// etcd's `mvccpb.KeyValue`, as its store hashes it, up to its value.
 #[derive(Clone, PartialEq, Message)]
-struct StoredKeyValue {
+struct BeforeValue {
     #[prost(bytes = "bytes", tag = "1")]
     key: Bytes,
     #[prost(int64, tag = "2")]
@@ -58,10 +60,43 @@ struct StoredKeyValue {
     mod_revision: i64,
     #[prost(int64, tag = "4")]
     version: i64,
-    #[prost(bytes = "bytes", tag = "5")]
-    value: Bytes,
+}
+
+/// The rest of it.
+#[derive(Clone, PartialEq, Message)]
+struct BehindValue {
     #[prost(int64, tag = "6")]
     lease: i64,
+}
+
+/// The number of the field between, and its kind: bytes behind their length.
+const VALUE_FIELD: u8 = 5 << 3 | 2;
+
+/// Feeds a version as etcd stores it. Of a value that is not in memory its own CRC is enough.
+fn feed(whole: &mut Crc, key: &Key, version: &KeyVersion, content: &Content) {
+    let before = BeforeValue {
+        key: key.clone(),
+        create_revision: content.create_revision.get(),
+        mod_revision: version.revision.get(),
+        version: content.version,
+    };
+    let mut bytes = before.encode_to_vec();
+    let len = match &content.value {
+        Held::Here(value) => value.len() as u64,
+        Held::Stored { len, .. } => u64::from(*len),
+    };
+    if len > 0 {
+        bytes.push(VALUE_FIELD);
+        prost::encoding::encode_varint(len, &mut bytes);
+    }
+    whole.feed(&bytes);
+    match &content.value {
+        Held::Here(value) => whole.feed(value),
+        Held::Stored { len, crc } => whole.feed_crc(*len, *crc),
+    }
+    if let Some(lease) = content.lease {
+        whole.feed(&BehindValue { lease: lease.get() }.encode_to_vec());
+    }
 }
 
 /// The hash that etcd 3.7 gives for the same history once it has swept its last compaction. It is a CRC-32C over etcd's
@@ -88,33 +123,24 @@ pub fn hash_kv(index: &Index, compacted: Option<Revision>, at: Revision) -> u32 
     }
     stored.sort_unstable_by_key(|(_, v, _)| (v.revision, v.sub));
 
-    let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
-    let mut digest = crc.digest();
-    digest.update(b"key");
+    let mut crc = Crc::default();
+    crc.feed(b"key");
     for (key, version, kept) in stored {
         if Some(version.revision) <= compacted && any_kept && !kept {
             continue;
         }
-        digest.update(&version.revision.get().to_be_bytes());
-        digest.update(b"_");
-        digest.update(&i64::from(version.sub).to_be_bytes());
-        let stored = match &version.content {
-            Some(content) => StoredKeyValue {
-                key: key.clone(),
-                create_revision: content.create_revision.get(),
-                mod_revision: version.revision.get(),
-                version: content.version,
-                value: content.value.clone(),
-                lease: content.lease.map_or(0, LeaseId::get),
-            },
+        crc.feed(&version.revision.get().to_be_bytes());
+        crc.feed(b"_");
+        crc.feed(&i64::from(version.sub).to_be_bytes());
+        match &version.content {
+            Some(content) => feed(&mut crc, key, version, content),
             None => {
-                digest.update(b"t");
-                StoredKeyValue { key: key.clone(), ..StoredKeyValue::default() }
+                crc.feed(b"t");
+                crc.feed(&BeforeValue { key: key.clone(), ..BeforeValue::default() }.encode_to_vec());
             }
-        };
-        digest.update(&stored.encode_to_vec());
+        }
     }
-    digest.finalize()
+    crc.get()
 }
 
 #[cfg(test)]

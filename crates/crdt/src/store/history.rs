@@ -8,11 +8,15 @@ use smallvec::SmallVec;
 
 use crate::command::event::{Commit, Event, EventKind};
 use crate::store::index::{Index, KeyVersion};
+use crate::store::past::PastValues;
 use crate::words::key::Key;
 use crate::words::revision::Revision;
 
 /// The keys that one revision changed, in order, each with its `sub`.
 pub type ChangedKeys = SmallVec<[(u32, Key); 1]>;
+
+/// Bytes of replaced values that are asked for at once: they take memory until they are told.
+const MISSING_BYTES: usize = 1 << 20;
 
 /// A run of adjacent revisions, ending at the newest.
 #[derive(Debug)]
@@ -58,38 +62,71 @@ impl History {
         self.changed.into_iter()
     }
 
-    /// Whole commits from revision `from` to `to`, both included, oldest first, until at least `limit` events are
-    /// together.
-    pub fn commits(&self, index: &Index, from: Revision, to: Revision, limit: usize) -> Vec<Commit> {
-        let skip = usize::try_from(from.get() - self.first.get()).unwrap_or(0);
-        let mut commits = Vec::new();
-        let mut events = 0;
-        for (place, keys) in self.changed.iter().enumerate().skip(skip) {
-            let revision = Revision::new(self.first.get() + place as i64);
-            if revision > to || events >= limit {
-                break;
+    /// What `asked` wants of whole commits, oldest first, and the revision up to which that is all. Ends before the first
+    /// commit of which `past` lacks something; what those behind it lack is noted there, too.
+    pub fn commits(&self, index: &Index, asked: &EventsAsked<'_>, past: &PastValues) -> (Vec<Commit>, Revision) {
+        let (mut commits, mut reached) = (Vec::new(), asked.from.prev());
+        let mut looked = 0;
+        for (revision, keys) in self.from(asked.from).take_while(|(revision, _)| *revision <= asked.to) {
+            if looked >= asked.limit || past.missing_bytes() >= MISSING_BYTES {
+                return (commits, reached);
             }
-            let commit = commit(index, revision, keys);
-            events += commit.events.len();
-            commits.push(commit);
+            looked += keys.len();
+            let commit = commit(index, revision, keys, asked.concerns, past);
+            if past.is_short() {
+                continue;
+            }
+            reached = revision;
+            if !commit.events.is_empty() {
+                commits.push(commit);
+            }
         }
-        commits
+        (commits, if past.is_short() { reached } else { asked.to })
+    }
+
+    /// What the revisions from one on changed.
+    pub fn from(&self, from: Revision) -> impl Iterator<Item = (Revision, &ChangedKeys)> {
+        let skip = usize::try_from(from.get() - self.first.get()).unwrap_or(0);
+        let revision = |place: usize| Revision::new(self.first.get() + place as i64);
+        self.changed
+            .range(skip.min(self.changed.len())..)
+            .enumerate()
+            .map(move |(at, keys)| (revision(skip + at), keys))
     }
 }
 
-fn commit(index: &Index, revision: Revision, keys: &ChangedKeys) -> Commit {
-    let events = keys.iter().filter_map(|(sub, key)| {
+/// Which events are asked for.
+#[derive(Clone, Copy)]
+pub struct EventsAsked<'a> {
+    /// From this revision on.
+    pub from: Revision,
+    /// Up to this one.
+    pub to: Revision,
+    /// No further commit is looked at when so many changes were.
+    pub limit: usize,
+    /// Of which keys.
+    pub concerns: &'a dyn Fn(&Key) -> bool,
+}
+
+fn commit(
+    index: &Index,
+    revision: Revision,
+    keys: &ChangedKeys,
+    concerns: &dyn Fn(&Key) -> bool,
+    past: &PastValues,
+) -> Commit {
+    let events = keys.iter().filter(|(_, key)| concerns(key)).filter_map(|(sub, key)| {
         // A version that a compaction has dropped is no event any more.
         let (prev, version) = index.at(key, revision, *sub)?;
-        Some(event(key, prev, version))
+        Some(event(key, prev, version, past))
     });
     Commit { revision, events: events.collect() }
 }
 
 /// The event that tells watchers of a version; `prev` is what was visible at the revision before.
-pub fn event(key: &Key, prev: Option<&KeyVersion>, version: &KeyVersion) -> Event {
-    let prev = prev.and_then(|prev| prev.to_key_value(key));
-    if let Some(kv) = version.to_key_value(key) {
+pub fn event(key: &Key, prev: Option<&KeyVersion>, version: &KeyVersion, past: &PastValues) -> Event {
+    let prev = prev.and_then(|prev| prev.to_key_value(key, past));
+    if let Some(kv) = version.to_key_value(key, past) {
         return Event { kind: EventKind::Put(kv), prev };
     }
     Event { kind: EventKind::Delete { key: key.clone(), revision: version.revision }, prev }

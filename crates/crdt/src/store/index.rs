@@ -11,6 +11,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::command::op::KeyValue;
+use crate::store::past::{Held, PastPlace, PastValues};
 use crate::words::id::LeaseId;
 use crate::words::key::{Key, KeyRange};
 use crate::words::revision::Revision;
@@ -35,7 +36,7 @@ pub struct KeyVersion {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Content {
     /// The value.
-    pub value: Bytes,
+    pub value: Held,
     /// When this incarnation of the key began.
     pub create_revision: Revision,
     /// How often the key was written in this incarnation, counted from 1.
@@ -50,12 +51,20 @@ impl KeyVersion {
         self.content.is_some()
     }
 
-    /// The version as clients see it; `None` for a tombstone.
-    pub fn to_key_value(&self, key: &Key) -> Option<KeyValue> {
+    /// The value of its content, unless `past` lacks it.
+    pub fn value<'a>(&self, content: &'a Content, past: &'a PastValues) -> Option<&'a Bytes> {
+        match content.value {
+            Held::Here(ref value) => Some(value),
+            Held::Stored { len, crc } => past.want(PastPlace { number: self.number, sub: self.sub, len, crc }),
+        }
+    }
+
+    /// The version as clients see it; `None` for a tombstone. A value that `past` lacks is empty, and noted there.
+    pub fn to_key_value(&self, key: &Key, past: &PastValues) -> Option<KeyValue> {
         let content = self.content.as_ref()?;
         Some(KeyValue {
             key: key.clone(),
-            value: content.value.clone(),
+            value: self.value(content, past).cloned().unwrap_or_default(),
             create_revision: content.create_revision,
             mod_revision: self.revision,
             version: content.version,
@@ -206,6 +215,16 @@ impl Index {
         Some(made)
     }
 
+    /// Lets go of the value before a version that is on disk.
+    pub fn release_before(&mut self, key: &[u8], revision: Revision, sub: u32) {
+        let Some(versions) = self.keys.get_mut(key) else { return };
+        let Ok(place) = versions.binary_search_by_key(&(revision, sub), |v| (v.revision, v.sub)) else { return };
+        let before = place.checked_sub(1).and_then(|before| versions[before].content.as_mut());
+        if let Some(content) = before {
+            content.value.release();
+        }
+    }
+
     /// Whether a version of the key is of that place in history and in that record.
     pub fn holds(&self, key: &[u8], revision: Revision, sub: u32, number: u64) -> bool {
         let Some(versions) = self.keys.get(key) else { return false };
@@ -275,7 +294,7 @@ mod tests {
     fn version(revision: i64, value: Option<&'static str>) -> KeyVersion {
         let origin = Origin { replica: ReplicaId::new(1), birth: Birth::new(1) };
         let content = |value: &'static str| Content {
-            value: Bytes::from_static(value.as_bytes()),
+            value: Held::Here(Bytes::from_static(value.as_bytes())),
             create_revision: Revision::new(revision),
             version: 1,
             lease: None,

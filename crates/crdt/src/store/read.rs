@@ -7,6 +7,7 @@ use crate::command::op::{
     SortTarget,
 };
 use crate::store::index::{Index, KeyVersion};
+use crate::store::past::PastValues;
 use crate::words::key::KeyRange;
 use crate::words::revision::Revision;
 
@@ -21,12 +22,14 @@ pub struct View<'a> {
     pub compacted: Option<Revision>,
     /// Whether other replicas have revisions too, in spaces of their own.
     pub shared: bool,
+    /// What was read back of replaced values.
+    pub past: &'a PastValues,
 }
 
 impl View<'_> {
     /// Whether that revision may be another replica's.
     pub fn is_foreign(&self, at: Revision) -> bool {
-        self.shared && at.get() > 0 && at.space() != self.current.space()
+        is_foreign(self.shared, at, self.current)
     }
 
     /// Whether a transaction may read at that revision.
@@ -69,9 +72,12 @@ impl View<'_> {
         let by_key_order = op.sort.1 == SortOrder::Unspecified || op.sort == (SortTarget::Key, SortOrder::Ascend);
         let cut = op.limit.filter(|_| by_key_order && op.bounds.is_empty());
         let without_lease = op.keys_only && op.sort.0 != SortTarget::Value;
+        // Of keys alone no value is asked for.
+        let unasked = PastValues::default();
+        let past = if op.keys_only && op.sort.0 != SortTarget::Value { &unasked } else { self.past };
         let mut kvs: Vec<KeyValue> = Vec::new();
         for (key, version) in found.by_ref().take(cut.map_or(usize::MAX, |limit| limit.saturating_add(1))) {
-            let Some(mut kv) = version.to_key_value(key) else { continue };
+            let Some(mut kv) = version.to_key_value(key, past) else { continue };
             if without_lease {
                 kv.lease = None;
             }
@@ -109,10 +115,11 @@ impl View<'_> {
             };
             return relates(absent, compare.result);
         }
-        found.all(|(_, KeyVersion { revision, content, .. })| {
+        found.all(|(_, version)| {
+            let KeyVersion { revision, content, .. } = version;
             let Some(content) = content else { return false };
             let ordering = match &compare.target {
-                CompareTarget::Value(value) => content.value.cmp(value),
+                CompareTarget::Value(value) => version.value(content, self.past).cmp(&Some(value)),
                 CompareTarget::Create(n) => content.create_revision.get().cmp(n),
                 CompareTarget::Mod(n) => revision.get().cmp(n),
                 CompareTarget::Version(n) => content.version.cmp(n),
@@ -125,8 +132,16 @@ impl View<'_> {
 
     /// All present values of the range, in order.
     pub fn all(&self, range: &KeyRange) -> Vec<KeyValue> {
-        self.index.range(range, self.current).filter_map(|(key, version)| version.to_key_value(key)).collect()
+        self.index
+            .range(range, self.current)
+            .filter_map(|(key, version)| version.to_key_value(key, self.past))
+            .collect()
     }
+}
+
+/// Whether a revision may be another replica's, where there are or were others.
+pub fn is_foreign(shared: bool, at: Revision, current: Revision) -> bool {
+    shared && at.get() > 0 && at.space() != current.space()
 }
 
 fn relates(ordering: Ordering, result: CompareResult) -> bool {

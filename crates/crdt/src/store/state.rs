@@ -10,7 +10,8 @@ use crate::store::digest::Digest;
 use crate::store::history::{self, ChangedKeys, History};
 use crate::store::index::{self, Content, Index, KeyVersion};
 use crate::store::lease::Leases;
-use crate::store::read::View;
+use crate::store::past::{Given, Held, PastValues};
+use crate::store::read::{self, View};
 use crate::store::sweep::Dead;
 use crate::store::system::{System, SystemValue};
 use crate::words::clock::Now;
@@ -32,8 +33,12 @@ pub struct State {
     pub compacted: Option<Revision>,
     /// How far the last compaction has been swept.
     pub swept: Option<Revision>,
+    /// Up to which revision the values went that its versions replaced.
+    pub released: Revision,
     /// Keys that were last written before this revision show it as create and mod revision.
     pub restamped: Option<Revision>,
+    /// What the next transaction reads of replaced values.
+    pub given: Given,
     /// All system keys.
     pub system: System,
     /// All leases.
@@ -92,6 +97,8 @@ impl State {
             revision,
             compacted: None,
             swept: None,
+            released: revision,
+            given: Given::default(),
             restamped: None,
             system: System::new(),
             leases: Leases::default(),
@@ -104,11 +111,16 @@ impl State {
         }
     }
 
+    /// See [`View::is_foreign`].
+    pub fn is_foreign(&self, at: Revision, current: Revision) -> bool {
+        read::is_foreign(self.shared, at, current)
+    }
+
     /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept. A reader
     /// may still read at the newest revision that is durable.
-    pub fn view(&self, current: Revision) -> View<'_> {
+    pub fn view<'a>(&'a self, current: Revision, past: &'a PastValues) -> View<'a> {
         let compacted = self.compacted.map(|compacted| compacted.min(current));
-        View { index: &self.index, current, compacted, shared: self.shared }
+        View { index: &self.index, current, compacted, shared: self.shared, past }
     }
 
     /// What a key is now, and in which record that stands.
@@ -129,7 +141,8 @@ impl State {
             digest.remove(Keyspace::Client, key, value, *version, *lease);
             leases.reattach(now, key, *lease, None);
             let tombstone = at.version(*incarnation, None);
-            let event = history::event(key, index::shown_before(versions, at.revision), &tombstone);
+            let event =
+                history::event(key, index::shown_before(versions, at.revision), &tombstone, &PastValues::default());
             Some((tombstone, Buried { key: key.clone(), event, before }))
         })
     }
@@ -142,15 +155,20 @@ impl State {
             let before = versions.last().and_then(|before| before.content.as_ref());
             let mut create_revision = at.revision;
             if let Some(before) = before {
-                digest.remove(Keyspace::Client, key, &before.value, before.version, before.lease);
+                digest.remove(Keyspace::Client, key, before.value.here(), before.version, before.lease);
                 create_revision = before.create_revision;
             }
             digest.add(Keyspace::Client, key, &live.value, live.version, live.lease);
             leases.reattach(now, key, before.and_then(|before| before.lease), live.lease);
-            let content =
-                Content { value: live.value.clone(), create_revision, version: live.version, lease: live.lease };
+            let content = Content {
+                value: Held::Here(live.value.clone()),
+                create_revision,
+                version: live.version,
+                lease: live.lease,
+            };
             let version = at.version(live.incarnation, Some(content));
-            let event = history::event(key, index::shown_before(versions, at.revision), &version);
+            let event =
+                history::event(key, index::shown_before(versions, at.revision), &version, &PastValues::default());
             (version, (key.clone(), event, create_revision))
         })
     }
@@ -197,6 +215,7 @@ impl State {
         let history = std::mem::replace(&mut self.history, History::starting_at(first.next()));
         self.retired.extend(history.into_keys());
         self.revision = first;
+        self.released = first;
         self.compacted = Some(first);
     }
 
@@ -208,6 +227,24 @@ impl State {
         self.retired.clear();
         self.restamped = Some(first);
         self.swept = self.compacted;
+    }
+
+    /// Lets the values go that versions up to a revision, which must be on disk, have replaced: at most about `max_changes` of
+    /// them. Tells whether nothing is left.
+    pub fn release(&mut self, upto: Revision, max_changes: usize) -> bool {
+        let Self { history, index, released, .. } = self;
+        let mut budget = max_changes;
+        for (revision, keys) in history.from(released.next()).take_while(|(revision, _)| *revision <= upto) {
+            if budget == 0 {
+                return false;
+            }
+            budget = budget.saturating_sub(keys.len());
+            for (sub, key) in keys {
+                index.release_before(key, revision, *sub);
+            }
+            *released = revision;
+        }
+        true
     }
 
     /// Drops a slice of what the last compaction hid, at most about `max_changes` of it. Tells whether nothing is left.
@@ -251,7 +288,8 @@ impl KeyVersion {
     /// What the key holds with this version, if it is there, and in which record.
     pub fn recorded(&self) -> Option<Recorded> {
         let Content { value, version, lease, .. } = self.content.as_ref()?;
-        let live = Live { value: value.clone(), lease: *lease, version: *version, incarnation: self.incarnation };
+        let live =
+            Live { value: value.here().clone(), lease: *lease, version: *version, incarnation: self.incarnation };
         Some(Recorded { live, number: self.number })
     }
 }

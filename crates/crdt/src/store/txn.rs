@@ -8,12 +8,13 @@ use smallvec::SmallVec;
 
 use crate::command::event::Event;
 use crate::command::op::{
-    DeleteOp, DeleteReply, Op, OpReply, PutLease, PutOp, PutReply, PutValue, Refusal, Txn, TxnReply,
+    DeleteOp, DeleteReply, Op, OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, ReadAt, Refusal, Txn, TxnReply,
 };
 use crate::command::tally::{self, Tally};
 use crate::entry::{Applied, Change, ChangeKind};
 use crate::store::history::{self, ChangedKeys};
 use crate::store::index::{self, Content};
+use crate::store::past::{Held, PastValues};
 use crate::store::read::View;
 use crate::store::state::{Buried, Position, Recorded, State};
 use crate::store::system::{SystemKey, SystemValue};
@@ -68,6 +69,7 @@ pub struct Transaction<'a> {
     place: TxnSlot,
     /// `None` where there are no other members: then nobody asks which incarnation a put belongs to, nor what was before.
     begins_anew: Option<BeginsAnew<'a>>,
+    past: PastValues,
     /// Its changes, in order.
     pub changes: Vec<Change>,
     /// The same for watchers.
@@ -85,10 +87,12 @@ pub struct Transaction<'a> {
 impl<'a> Transaction<'a> {
     /// A transaction that has changed nothing.
     pub fn new(state: &'a mut State, place: TxnSlot, begins_anew: Option<BeginsAnew<'a>>) -> Self {
+        let past = PastValues::of(std::mem::take(&mut state.given));
         Self {
             state,
             place,
             begins_anew,
+            past,
             changes: vec![],
             events: SmallVec::new(),
             keys: ChangedKeys::new(),
@@ -102,7 +106,8 @@ impl<'a> Transaction<'a> {
     fn view(&self) -> View<'_> {
         let revision = self.place.revision;
         let current = if self.keys.is_empty() { revision.prev() } else { revision };
-        View { index: &self.state.index, current, compacted: self.state.compacted, shared: self.state.shared }
+        let State { index, compacted, shared, .. } = &*self.state;
+        View { index, current, compacted: *compacted, shared: *shared, past: &self.past }
     }
 
     /// The position of its next change of a client key.
@@ -166,12 +171,12 @@ impl<'a> Transaction<'a> {
         // Most puts do not ask what was there: spare them the look-up.
         let asks = tally::asks(op);
         let before = asks.then(|| self.state.index.newest(&op.key)).flatten();
-        let prev = before.filter(|_| op.prev_kv).and_then(|(key, version)| version.to_key_value(key));
+        let prev = before.filter(|_| op.prev_kv).and_then(|(key, version)| version.to_key_value(key, &self.past));
         let before = before.and_then(|(_, version)| version.content.as_ref());
         let value = match &op.value {
             // Copied: what came from a socket shares the memory of a whole frame.
             PutValue::Set(value) => Bytes::copy_from_slice(value),
-            PutValue::Keep => before.map(|content| content.value.clone()).unwrap_or_default(),
+            PutValue::Keep => before.map(|content| content.value.here().clone()).unwrap_or_default(),
         };
         let lease = match op.lease {
             PutLease::Set(lease) => lease,
@@ -195,9 +200,9 @@ impl<'a> Transaction<'a> {
             let before = newest.and_then(|newest| Some((newest, newest.content.as_ref()?)));
             let (mut create_revision, mut version, mut incarnation) = (at.revision, 1, own);
             if let Some((newest, content)) = before {
-                digest.remove(Keyspace::Client, key, &content.value, content.version, content.lease);
+                digest.remove(Keyspace::Client, key, content.value.here(), content.version, content.lease);
                 (create_revision, version) = (content.create_revision, content.version + 1);
-                if !begins_anew.is_some_and(|begins_anew| begins_anew(key, &content.value, &value)) {
+                if !begins_anew.is_some_and(|begins_anew| begins_anew(key, content.value.here(), &value)) {
                     incarnation = newest.incarnation;
                 }
             }
@@ -207,10 +212,11 @@ impl<'a> Transaction<'a> {
             }
             digest.add(Keyspace::Client, key, &value, version, lease);
             leases.reattach(now, key, before.and_then(|(_, content)| content.lease), lease);
-            let content = Content { value: value.clone(), create_revision, version, lease };
+            let content = Content { value: Held::Here(value.clone()), create_revision, version, lease };
             let written = at.version(incarnation, Some(content));
             // Where one transaction writes a key twice, both events tell what was there before the transaction.
-            let event = history::event(key, index::shown_before(versions, at.revision), &written);
+            let event =
+                history::event(key, index::shown_before(versions, at.revision), &written, &PastValues::default());
             let change = Change {
                 keyspace: Keyspace::Client,
                 local,
@@ -379,7 +385,10 @@ fn check(
 ) -> Result<(), Refusal> {
     for op in branch(txn, path).1 {
         match op {
-            Op::Range(op) => view.check(op.at)?,
+            Op::Range(op) => {
+                view.check(op.at)?;
+                check_past(view, op)?;
+            }
             Op::Put(op) => {
                 let checked = check_put(view, state, op);
                 let looked = tally::asks(op) && checked != Err(Refusal::LeaseNotFound);
@@ -391,6 +400,26 @@ fn check(
         }
     }
     Ok(())
+}
+
+/// Refuses to read replaced values that were not given: nobody has them any more.
+fn check_past(view: &View<'_>, op: &RangeOp) -> Result<(), Refusal> {
+    if matches!(op.at, ReadAt::Revision(_)) {
+        view.range(op)?;
+    }
+    if view.past.is_short() { Err(Refusal::Compacted) } else { Ok(()) }
+}
+
+/// Reads what a transaction may read at revisions of the past, whichever branches it takes.
+pub fn read_past(view: &View<'_>, txn: &Txn) {
+    for op in txn.success.iter().chain(&txn.failure) {
+        match op {
+            // What is refused reads nothing.
+            Op::Range(op) if matches!(op.at, ReadAt::Revision(_)) => drop(view.range(op)),
+            Op::Txn(nested) => read_past(view, nested),
+            Op::Range(_) | Op::Put(_) | Op::Delete(_) => {}
+        }
+    }
 }
 
 fn check_put(view: &View<'_>, state: &State, op: &PutOp) -> Result<(), Refusal> {

@@ -43,7 +43,7 @@ impl Replica {
             client.into_iter().flat_map(|from| self.state.index.range(&KeyRange::From(from), self.state.revision));
         let client = client.filter(|(key, _)| !self.state.local.contains(key)).filter_map(|(key, version)| {
             let content = version.content.as_ref()?;
-            let hash = digest::element(Keyspace::Client, key, &content.value, content.version, content.lease);
+            let hash = digest::element(Keyspace::Client, key, content.value.here(), content.version, content.lease);
             Some(((Keyspace::Client, key.clone()), hash))
         });
         let system = self.state.system.range::<Key, _>(system..).map(|(key, value)| {

@@ -56,7 +56,7 @@ impl Kv for KvService {
         let (caller, request) = (self.caller(&request), request.into_inner());
         check::range(&request).map_err(status::invalid)?;
         caller?.reads(&request.key, &request.range_end).map_err(status::denied_user)?;
-        let reply = self.node.range(&convert::range(request)).map_err(status::node)?;
+        let reply = self.node.range(&convert::range(request)).await.map_err(status::node)?;
         let header = self.header(reply.revision);
         Ok(Response::new(convert::range_response(reply, header)))
     }
@@ -108,7 +108,7 @@ impl Kv for KvService {
         let txn = convert::txn(request);
         let reply = if txn.is_read_only() {
             permitted?;
-            self.node.read_txn(&txn).map_err(status::node)?
+            self.node.read_txn(&txn).await.map_err(status::node)?
         } else {
             size.map_err(status::invalid)?;
             permitted?;

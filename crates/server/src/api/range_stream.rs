@@ -37,7 +37,7 @@ pub fn parts(
     let reader = Reader { node, limit: op.limit, op, sent: 0, revision: None, part, target_bytes };
     stream::unfold(Some(reader), |reader| async move {
         let mut reader = reader?;
-        match reader.next() {
+        match reader.next().await {
             Ok((part, done)) => Some((Ok(part), (!done).then_some(reader))),
             Err(status) => Some((Err(status), None)),
         }
@@ -58,16 +58,16 @@ struct Reader {
 }
 
 impl Reader {
-    fn next(&mut self) -> Result<(RangeStreamResponse, bool), Status> {
+    async fn next(&mut self) -> Result<(RangeStreamResponse, bool), Status> {
         if self.op.count_only {
-            let reply = self.node.range(&self.op).map_err(status::node)?;
+            let reply = self.node.range(&self.op).await.map_err(status::node)?;
             let header = Some(self.header(reply.revision));
             return Ok((part(RangeResponse { header, count: reply.count, ..Default::default() }), true));
         }
         let most = self.part.min(self.limit.map_or(usize::MAX, |limit| limit - self.sent));
         self.op.limit = Some(most);
         self.op.total_count = false;
-        let reply = self.node.range(&self.op).map_err(status::node)?;
+        let reply = self.node.range(&self.op).await.map_err(status::node)?;
         let revision = *self.revision.get_or_insert(reply.revision);
         if self.op.at == ReadAt::Latest {
             self.op.at = ReadAt::Revision(revision);
@@ -75,7 +75,7 @@ impl Reader {
         self.sent += reply.kvs.len();
         let next = if reply.more { reply.kvs.last().map(behind) } else { None };
         let Some(next) = next.filter(|_| self.limit.is_none_or(|limit| self.sent < limit)) else {
-            return self.last(reply.kvs, reply.more, revision);
+            return self.last(reply.kvs, reply.more, revision).await;
         };
         self.op.range = starting_at(&self.op.range, next);
         let kvs = reply.kvs.into_iter().map(convert::key_value).collect();
@@ -95,12 +95,17 @@ impl Reader {
     }
 
     /// The last part. It alone has a header and the count of all keys.
-    fn last(&self, kvs: Vec<KeyValue>, more: bool, revision: Revision) -> Result<(RangeStreamResponse, bool), Status> {
+    async fn last(
+        &self,
+        kvs: Vec<KeyValue>,
+        more: bool,
+        revision: Revision,
+    ) -> Result<(RangeStreamResponse, bool), Status> {
         let mut count = self.sent as i64;
         if let Some(next) = kvs.last().filter(|_| more).map(behind) {
             let mut rest = RangeOp::all(starting_at(&self.op.range, next));
             (rest.at, rest.count_only) = (self.op.at, true);
-            count += self.node.range(&rest).map_err(status::node)?.count;
+            count += self.node.range(&rest).await.map_err(status::node)?.count;
         }
         let kvs = kvs.into_iter().map(convert::key_value).collect();
         Ok((part(RangeResponse { header: Some(self.header(revision)), kvs, more, count }), true))

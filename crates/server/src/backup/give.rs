@@ -1,7 +1,7 @@
 //! A backup of a running replica: etcd's database, page after page, and its hash behind it.
 
 use bytes::Bytes;
-use eddy_crdt::{BackupMoved, BackupPoint, LeaseId, Replica, StoredVersion};
+use eddy_crdt::{BackupMoved, BackupPoint, LeaseId, PastPlace, PastValues, Replica, StoredVersion};
 use prost::Message;
 use ring::digest::{Context, SHA256};
 
@@ -10,7 +10,7 @@ use super::pace::{PAUSE, Paced, SLICE};
 use super::page::PAGE_SIZE;
 use super::schema::{self, Pair};
 use super::write::{Count, Part, Sink, Trees, first_pages};
-use crate::node::{Captured, Handle};
+use crate::node::{Captured, Handle, NodeError};
 use crate::version::ETCD_CLUSTER_VERSION;
 
 /// Versions that are read under one lock.
@@ -25,6 +25,9 @@ pub enum GiveError {
     /// The revisions of all keys changed.
     #[error(transparent)]
     Moved(#[from] BackupMoved),
+    /// Replaced values cannot be read from the journal.
+    #[error("the journal cannot be read: {0}")]
+    Unread(#[from] NodeError),
     /// Nobody takes it any more.
     #[error("nobody takes the backup any more")]
     Gone,
@@ -40,6 +43,10 @@ pub trait Take {
 impl Look for Handle {
     fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> T {
         Handle::look(self, look)
+    }
+
+    fn recall(&self, places: Vec<PastPlace>) -> Result<PastValues, NodeError> {
+        self.recall_blocking(places)
     }
 }
 
@@ -177,18 +184,28 @@ fn meta(captured: &Captured, last: i64) -> Vec<Pair> {
     pairs
 }
 
-/// Reads those versions under one lock, and encodes them behind it.
-fn read(replica: &impl Look, point: &BackupPoint, some: &[Planned]) -> Result<Vec<Pair>, BackupMoved> {
-    let versions = replica.look(|replica| {
-        let one = |planned: &Planned| replica.backup_version(point, &planned.key, planned.revision, planned.own_sub);
-        some.iter().map(one).collect::<Result<Vec<_>, _>>()
-    })?;
+/// Reads those versions under one lock, again when replaced values had to be read from the journal first, and encodes them
+/// behind it.
+fn read(replica: &impl Look, point: &BackupPoint, some: &[Planned]) -> Result<Vec<Pair>, GiveError> {
+    let mut past = PastValues::default();
+    let versions = loop {
+        let versions = replica.look(|replica| {
+            let at = |planned: &Planned| (planned.revision, planned.own_sub);
+            let one = |planned: &Planned| replica.backup_version(point, &planned.key, at(planned), &past);
+            some.iter().map(one).collect::<Result<Vec<_>, _>>()
+        })?;
+        let missing = past.missing();
+        if missing.is_empty() {
+            break versions;
+        }
+        past.add(replica.recall(missing)?);
+    };
     let encode = |(version, planned): (StoredVersion, &Planned)| {
         let value = schema::version(version).encode_to_vec();
         // Otherwise the pages would not be where the first ones say.
         if value.len() == planned.bytes as usize { Ok((planned.place().encode(), value)) } else { Err(BackupMoved) }
     };
-    versions.into_iter().zip(some).map(encode).collect()
+    Ok(versions.into_iter().zip(some).map(encode).collect::<Result<_, BackupMoved>>()?)
 }
 
 /// Hands pages on in parts, and hashes them.

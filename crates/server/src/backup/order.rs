@@ -3,10 +3,11 @@
 //! The replica holds them by key, and etcd's database wants them by revision. So they are taken in runs: the next ones
 //! behind the run before, picked out of a walk over all keys. A walk reads a few versions at a time, so no write waits for it.
 
-use eddy_crdt::{BackupMoved, BackupPoint, Key, Replica, Revision};
+use eddy_crdt::{BackupMoved, BackupPoint, Key, PastPlace, PastValues, Replica, Revision};
 use prost::Message;
 
 use super::schema::{self, VersionPlace};
+use crate::node::NodeError;
 
 /// Versions in a run, unless there are many more than that.
 const RUN: usize = 128 << 10;
@@ -46,6 +47,12 @@ impl Planned {
 pub trait Look {
     /// Calls `look` with the replica.
     fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> T;
+
+    /// Reads replaced values back. Does not hold the replica.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    fn recall(&self, places: Vec<PastPlace>) -> Result<PastValues, NodeError>;
 }
 
 /// The runs of one walk after the other.
@@ -123,9 +130,12 @@ impl<'a, L: Look> Runs<'a, L> {
                         more = true;
                         return;
                     }
-                    let stored = version.stored();
+                    let mut past = PastValues::default();
+                    let stored = version.stored(&past);
                     let (key, tombstone) = (stored.key.clone(), stored.kv.is_none());
-                    let bytes = schema::version(stored).encoded_len() as u32;
+                    let elsewhere: usize =
+                        past.missing().iter().map(|place| schema::value_len(place.len as usize)).sum();
+                    let bytes = (schema::version(stored).encoded_len() + elsewhere) as u32;
                     run.push(Planned { revision, sub, own_sub, tombstone, bytes, key });
                 })
             })?;

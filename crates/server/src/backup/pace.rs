@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use eddy_crdt::{Replica, Revision};
+use eddy_crdt::{PastPlace, PastValues, Replica, Revision};
 
 use super::order::Look;
+use crate::node::NodeError;
 
 /// How long a backup works at a time while somebody writes.
 pub(super) const SLICE: Duration = Duration::from_micros(500);
@@ -43,5 +44,9 @@ impl<L: Look, P: Fn()> Look for Paced<'_, L, P> {
             self.since.set(Instant::now());
         }
         found
+    }
+
+    fn recall(&self, places: Vec<PastPlace>) -> Result<PastValues, NodeError> {
+        self.replica.recall(places)
     }
 }

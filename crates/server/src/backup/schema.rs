@@ -221,6 +221,11 @@ pub fn version(version: StoredVersion) -> KeyValue {
     }
 }
 
+/// Bytes that a value of that length, above 0, adds to a version: its field's number, its length, and itself.
+pub fn value_len(len: usize) -> usize {
+    1 + prost::encoding::encoded_len_varint(len as u64) + len
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -67,6 +67,8 @@ metrics! {
     leader_changes_seen: IntCounter = counter("etcd_server_leader_changes_seen_total", "Changes of leader seen.");
     heartbeat_send_failures: IntCounter =
         counter("etcd_server_heartbeat_send_failures_total", "Heartbeats that failed; eddy sends none.");
+    past_values_read: IntCounter =
+        counter("eddy_past_values_read_total", "Replaced values that were read from disk for clients.");
     slow_apply: IntCounter = counter("etcd_server_slow_apply_total", "Requests that took long to apply.");
     slow_read_indexes: IntCounter =
         counter("etcd_server_slow_read_indexes_total", "Linearizable reads that waited long for a flush.");

@@ -68,7 +68,7 @@ impl Pages for Handle {
             bounds: RevisionBounds { min_mod: (since > 0).then(|| Revision::new(since)), ..RevisionBounds::default() },
             ..RangeOp::all(KeyRange::From(from.clone()))
         };
-        match self.range(&op) {
+        match self.range(&op).await {
             Ok(reply) => Ok(Page { kvs: reply.kvs.into_iter().map(convert::key_value).collect(), count: reply.count }),
             Err(NodeError::Refused(Refusal::Compacted)) => Err(MoveError::Compacted(at)),
             Err(error) => Err(error.into()),

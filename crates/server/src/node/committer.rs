@@ -32,6 +32,9 @@ const COMMANDS_PER_LOCK: usize = 64;
 const RECORDS_PER_SWEEP: usize = 4096;
 const BYTES_PER_SWEEP: usize = 8 << 20;
 
+/// How many replaced values leave memory with a group, or with one hold of the lock at the start. Groups are smaller, so none stays behind for long.
+const RELEASED_PER_GROUP: usize = 8192;
+
 /// How long a group works on inputs of peers before its answers leave. A merge may take milliseconds, and clients wait
 /// for no more than this. With less, many busy clients would leave too little time for peers.
 const PEERS_PER_GROUP: Duration = Duration::from_millis(20);
@@ -159,6 +162,9 @@ impl Committer {
     /// Runs until the queue is closed and drained.
     pub(crate) fn run(mut self) {
         let _farewell = Farewell(Arc::clone(&self.engine));
+        // What was replaced before the start.
+        let durable = self.engine.durable_revision();
+        while !self.engine.replica.write().release(durable, RELEASED_PER_GROUP) {}
         let mut group = Vec::new();
         let mut deadline = self.engine.next_tick_ms(&self.engine.replica.read());
         loop {
@@ -225,6 +231,7 @@ impl Committer {
         let mut applied = Applied::with_capacity(group.len());
         let engine = Arc::clone(&self.engine);
         let mut replica = engine.replica.write();
+        replica.release(engine.durable_revision(), RELEASED_PER_GROUP);
         let now = engine.now();
         let mut more_than_acks = self.apply_clients(&mut replica, group, &mut applied);
         more_than_acks |= self.work_off(&mut replica, &mut applied);
@@ -361,7 +368,7 @@ impl Committer {
 
     fn apply(
         &mut self,
-        replica: &mut Replica,
+        replica: &mut RwLockWriteGuard<'_, Replica>,
         command: Command,
         physical: bool,
         reply: oneshot::Sender<CommandResult>,
@@ -372,6 +379,15 @@ impl Committer {
         if let Err(error) = self.engine.admission.check(&command) {
             applied.replies.push((reply, Err(error)));
             return;
+        }
+        let reads = replica.reads_past(&command);
+        if !reads.is_empty() {
+            // The storage thread may want the replica first. Nobody else changes it meanwhile.
+            let recalled = RwLockWriteGuard::unlocked(replica, || self.engine.recall_blocking(reads));
+            match recalled {
+                Ok(past) => replica.give_past(past),
+                Err(error) => return applied.replies.push((reply, Err(error))),
+            }
         }
         let (compact, alarm) = match &command {
             Command::Compact(_) => (true, false),

@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::{
-    Alarm, Identity, Key, LeaseId, LeaseStatus, RangeOp, RangeReply, ReadAt, Refusal, Revision, Tally, Txn, TxnReply,
-    Users,
+    Alarm, Identity, Key, LeaseId, LeaseStatus, PastValues, RangeOp, RangeReply, ReadAt, Refusal, Replica, Revision,
+    Tally, Txn, TxnReply, Users,
 };
 use tokio::sync::oneshot;
 
@@ -46,17 +46,18 @@ impl Handle {
     ///
     /// # Errors
     /// When the revision asked for is compacted or yet to come.
-    pub fn range(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
+    pub async fn range(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
         let since = Instant::now();
-        let as_of = self.engine.durable_revision();
-        let replica = self.engine.replica.read();
-        let reply = replica.range(op, as_of);
-        if let (Err(Refusal::Compacted), ReadAt::Revision(at)) = (&reply, op.at)
-            && replica.is_foreign(at, as_of)
-        {
-            self.engine.met_foreign(at);
-        }
-        drop(replica);
+        let reply = self.whole(|replica, as_of, past| {
+            let reply = replica.range(op, as_of, past);
+            if let (Err(Refusal::Compacted), ReadAt::Revision(at)) = (&reply, op.at)
+                && replica.is_foreign(at, as_of)
+            {
+                self.engine.met_foreign(at);
+            }
+            reply
+        });
+        let reply = reply.await?;
         self.engine.metrics.done(&Tally::range());
         self.engine.metrics.range(since.elapsed(), reply.is_ok());
         self.engine.note_applied(since, "read-only range ", || slow::range(&op.range), reply.as_ref().err());
@@ -67,14 +68,34 @@ impl Handle {
     ///
     /// # Errors
     /// As [`Self::range`].
-    pub fn read_txn(&self, txn: &Txn) -> Result<TxnReply, NodeError> {
+    pub async fn read_txn(&self, txn: &Txn) -> Result<TxnReply, NodeError> {
         let since = Instant::now();
-        let as_of = self.engine.durable_revision();
         let mut tally = Tally::default();
-        let reply = self.engine.replica.read().read_txn(txn, as_of, &mut tally);
+        let reply = self.whole(|replica, as_of, past| {
+            tally = Tally::default();
+            replica.read_txn(txn, as_of, &mut tally, past)
+        });
+        let reply = reply.await?;
         self.engine.metrics.done(&tally);
         self.engine.note_applied(since, "read-only txn ", || slow::read_txn(txn), reply.as_ref().err());
         Ok(reply?)
+    }
+
+    /// Reads as of the last durable revision, again when replaced values had to be read from the journal first.
+    async fn whole<T>(
+        &self,
+        mut read: impl FnMut(&Replica, Revision, &PastValues) -> Result<T, Refusal>,
+    ) -> Result<Result<T, Refusal>, NodeError> {
+        let mut past = PastValues::default();
+        loop {
+            let as_of = self.engine.durable_revision();
+            let reply = read(&self.engine.replica.read(), as_of, &past);
+            let missing = past.missing();
+            if missing.is_empty() {
+                return Ok(reply);
+            }
+            past.add(self.engine.recall(missing).await?);
+        }
     }
 
     /// The users and roles that are on disk.

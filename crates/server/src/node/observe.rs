@@ -37,6 +37,11 @@ impl Metrics {
         self.range_duration[usize::from(answered)].observe(took.as_secs_f64());
     }
 
+    /// This many replaced values are read from the journal.
+    pub(super) fn recalled(&self, values: usize) {
+        self.past_values_read.inc_by(values as u64);
+    }
+
     /// A lease was granted for this many seconds.
     pub(super) fn lease_granted(&self, ttl_s: i64) {
         self.lease_granted.inc();

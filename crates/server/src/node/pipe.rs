@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::error::NodeError;
+use super::past::Reading;
 use super::peering::Durable;
 use super::queue::CommandResult;
 use crate::storage::Group;
@@ -87,6 +88,8 @@ pub(crate) enum Work {
         /// Clients with their answers.
         waiting: Vec<(oneshot::Sender<CommandResult>, CommandResult)>,
     },
+    /// Read replaced values between groups.
+    Read(Reading),
     /// Give space back.
     Defragment(oneshot::Sender<Result<(), NodeError>>),
 }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::committer::{Answer, answer, answer_all};
 use super::engine::Engine;
 use super::error::NodeError;
+use super::past::Reading;
 use super::pipe::{Flush, Received, Work};
 use crate::storage::{Journal, StorageError};
 
@@ -41,6 +42,8 @@ pub(crate) struct StorageThread {
     /// Whether something was trimmed that no flush has made durable yet.
     unsynced: bool,
     waiting: Vec<Answer>,
+    /// Reads of replaced values, a slice of each in turn.
+    reads: VecDeque<Reading>,
     /// When the bytes on disk were last counted.
     counted: Option<Instant>,
     /// Groups that are applied but found the disk full. Their clients were told that the outcome is unknown. The groups
@@ -71,6 +74,7 @@ impl StorageThread {
             trims_after: None,
             unsynced: false,
             waiting,
+            reads: VecDeque::new(),
             counted: None,
             parked: VecDeque::new(),
         }
@@ -88,11 +92,15 @@ impl StorageThread {
                     self.waiting.extend(waiting);
                     self.trims += 1;
                 }
+                Received::Work(Work::Read(reading)) => self.reads.push_back(reading),
                 Received::Work(Work::Defragment(reply)) => self.defragment(reply),
                 Received::Nothing if !self.parked.is_empty() => self.retry(),
-                Received::Nothing if self.trim_pending() => {}
+                Received::Nothing if self.trim_pending() || !self.reads.is_empty() => {}
                 Received::Nothing => self.note_sizes(),
                 Received::Closed => break,
+            }
+            if let Some(reading) = self.reads.pop_front() {
+                self.reads.extend(reading.go_on(&mut *self.journal));
             }
             if self.trim_pending() {
                 self.trim();
@@ -109,7 +117,7 @@ impl StorageThread {
     fn receive(&self) -> Received {
         let full = !self.parked.is_empty();
         let wait = match () {
-            () if self.trim_pending() => Some(Duration::ZERO),
+            () if self.trim_pending() || !self.reads.is_empty() => Some(Duration::ZERO),
             () if self.engine.is_writable() && self.journal.is_busy() => Some(BUSY_EVERY),
             () if full || self.engine.admission.disk_low.load(Ordering::Relaxed) => Some(RETRY_EVERY),
             () => None,

@@ -67,6 +67,12 @@ pub trait Journal: Send {
         keep: &mut dyn FnMut(u64, &Bytes) -> Option<Bytes>,
     ) -> Result<(), StorageError>;
 
+    /// A record as it is now, what was trimmed and not made durable yet included; `None` when there is none of that number.
+    ///
+    /// # Errors
+    /// [`StorageError::Damaged`], [`StorageError::Io`]; does not poison.
+    fn read(&mut self, number: u64) -> Result<Option<Bytes>, StorageError>;
+
     /// Replaces the head alone, durably.
     ///
     /// # Errors

@@ -140,6 +140,10 @@ impl Journal for DiskJournal {
         self.store.trim(dead, max_bytes, keep)
     }
 
+    fn read(&mut self, number: u64) -> Result<Option<Bytes>, StorageError> {
+        self.store.find(number)
+    }
+
     fn head(&mut self, head: Bytes) -> Result<(), StorageError> {
         self.append_records(0, &[], &head).map(drop)
     }

@@ -318,7 +318,7 @@ impl Store {
     }
 
     /// A record as it is now.
-    fn find(&mut self, number: u64) -> Result<Option<Bytes>, StorageError> {
+    pub fn find(&mut self, number: u64) -> Result<Option<Bytes>, StorageError> {
         if let Some(pending) = self.pending.get(&number) {
             return Ok(pending.clone());
         }

@@ -14,6 +14,7 @@ use crate::replica::Replica;
 use crate::replica::members::Members;
 use crate::store::history::{ChangedKeys, History};
 use crate::store::index::Content;
+use crate::store::past::Held;
 use crate::store::state::{Position, State};
 use crate::store::system::{self, SystemKey, SystemValue};
 use crate::store::users::Users;
@@ -167,7 +168,7 @@ impl Loader {
                 let create_revision = applied
                     .create_revision
                     .ok_or(Damage::Codec { number, source: CodecError::Field("create revision") })?;
-                Some(Content { value: value.clone(), create_revision, version: *version, lease: *lease })
+                Some(Content { value: Held::Here(value.clone()), create_revision, version: *version, lease: *lease })
             }
             ChangeKind::Delete | ChangeKind::Expire => None,
         };
@@ -311,7 +312,7 @@ fn derive(state: &mut State, replica: &mut Replica, now: Now) -> Result<(), Dama
         let Some(content) = &newest.content else { continue };
         let local = state.local.contains(key);
         let digest = if local { &mut state.local_digest } else { &mut state.digest };
-        digest.add(Keyspace::Client, key, &content.value, content.version, content.lease);
+        digest.add(Keyspace::Client, key, content.value.here(), content.version, content.lease);
         state.leases.reattach(now, key, None, content.lease);
     }
     Ok(())

@@ -143,7 +143,8 @@ impl Installer {
     }
 
     /// The replica. `identity` must have a birth that was never used; its ordinal does not matter. `old` is what this
-    /// member had before, if anything: what it wrote and the giver does not have is written again.
+    /// member had before, if anything, as it was just loaded: no value has left memory. What it wrote and the giver does not
+    /// have is written again.
     ///
     /// # Errors
     /// When the chunks do not give a state that this member can begin with.

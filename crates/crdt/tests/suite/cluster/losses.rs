@@ -179,8 +179,7 @@ fn one_that_took_what_the_floor_of_another_forbids_begins_anew() {
     // Each hands over what it wrote: nobody else can.
     for node in [0, 2] {
         world.part(node, 1);
-        let gone = Node::found(identity(node, 2_000), &genesis(3));
-        let old = std::mem::replace(&mut world.nodes[node], gone).replica;
+        let old = world.nodes[node].found_again(world.now());
         world.nodes[node] = install(&mut world, 1, identity(node, 2_000), usize::MAX, Some(&old));
     }
     world.handle(1, Input::Release);

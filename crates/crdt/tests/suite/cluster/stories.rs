@@ -200,7 +200,7 @@ fn a_disk_restored_from_a_backup_keeps_its_later_writes_and_overwrites_nothing()
     let forked =
         world.nodes[0].replica.chains().any(|(dot, chain)| world.nodes[1].replica.chain_at(dot) != Some(chain));
     assert!(forked);
-    let old = std::mem::replace(&mut world.nodes[0].replica, Replica::new(identity(0, 1)));
+    let old = world.nodes[0].found_again(world.now());
     let fresh = identity(0, 12345);
     world.nodes[0] = install(&mut world, 1, fresh, 50, Some(&old));
     let now = Now { mono_ms: 1, ..world.now() };
@@ -243,7 +243,7 @@ fn what_is_written_alone_on_a_disk_from_before_a_member_was_added_is_kept() {
     assert_eq!(world.nodes[0].replica.log_len(), 0);
     world.run(0, add(1)).unwrap();
     world.run(0, put("newest", "in the log")).unwrap();
-    let old = std::mem::replace(&mut world.nodes[0].replica, Replica::new(identity(0, 1)));
+    let old = world.nodes[0].found_again(world.now());
     let fresh = identity(0, 12346);
     world.nodes[0] = install(&mut world, 1, fresh, 50, Some(&old));
     world.restart(0).unwrap();

@@ -23,6 +23,8 @@ pub enum Step {
     Sweep(usize),
     /// Trims so many records.
     Trim(usize),
+    /// Lets so many replaced values go.
+    Release(usize),
     /// Looks at everything.
     Look,
     /// Loses this number of the last writes to the journal, and crashes.
@@ -47,10 +49,11 @@ fn step(rng: &mut SmallRng) -> Step {
         63..65 => Step::Command(Command::LeaseRevoke(lease(rng))),
         65..67 => Step::Command(Command::LeaseRenew(lease(rng))),
         67..70 => Step::Command(Command::SetAlarm { alarm: alarm(rng), raised: rng.random() }),
-        70..80 => Step::Range(range(rng)),
-        80..82 => Step::Tick,
+        70..78 => Step::Range(range(rng)),
+        78..80 => Step::Tick,
         82..85 => Step::Pass(*[0, 1, 999, 1000, 2000, 60_000, u64::MAX / 2].choose(rng).expect("some")),
         85..86 => Step::Wall(*[0, 1, 1 << 40, u64::MAX].choose(rng).expect("some")),
+        80..82 => Step::Release(*[1, 2, usize::MAX].choose(rng).expect("some")),
         86..91 => Step::Sweep(*[0, 1, 1, 2, 5, usize::MAX].choose(rng).expect("some")),
         91..95 => Step::Trim(*[1, 1, 2, usize::MAX].choose(rng).expect("some")),
         95..97 => Step::Look,

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use eddy_crdt::{
-    Command, Digest, Effects, Identity, Input, KeyRange, Keyspace, LeaseId, Now, RangeOp, Record, Reply, Revision,
-    SystemKey, Tally,
+    Command, Digest, Effects, Identity, Input, KeyRange, Keyspace, LeaseId, Now, PastValues, RangeOp, Record, Reply,
+    Revision, SystemKey, Tally,
 };
 
 use super::naive::{Lease, Naive};
@@ -13,6 +13,7 @@ use super::steps::{LEASES, Step, read_at};
 use crate::support::build::identity;
 use crate::support::checks;
 use crate::support::node::{Node, check_head};
+use crate::support::past;
 
 pub const IDENTITY: Identity = identity(1, 3);
 
@@ -47,11 +48,10 @@ impl World {
                 if let Command::Txn(txn) = command
                     && txn.is_read_only()
                 {
-                    let read = self
-                        .node
-                        .replica
-                        .read_txn(txn, self.node.replica.revision(), &mut Tally::default())
-                        .map(Reply::Txn);
+                    let read = past::whole(&self.node.disk, |past| {
+                        let replica = &self.node.replica;
+                        replica.read_txn(txn, replica.revision(), &mut Tally::default(), past).map(Reply::Txn)
+                    });
                     same!(read, self.model.clone().command(self.now, command), "read-only {txn:?}");
                 }
                 let written = self.node.disk.waiting();
@@ -71,7 +71,8 @@ impl World {
             Step::Range(op) => {
                 let lowest = self.model.compacted.max(self.model.revision - 3);
                 for as_of in lowest..=self.model.revision {
-                    let ours = self.node.replica.range(op, Revision::new(as_of));
+                    let read = |past: &PastValues| self.node.replica.range(op, Revision::new(as_of), past);
+                    let ours = past::whole(&self.node.disk, read);
                     same!(ours, self.model.range(op, as_of), "{op:?} as of {as_of}");
                 }
             }
@@ -80,6 +81,7 @@ impl World {
             Step::Sweep(changes) => drop(self.node.sweep(*changes)),
             Step::Trim(records) => self.node.trim(*records),
             Step::Look => self.look()?,
+            Step::Release(changes) => drop(self.node.replica.release(self.node.replica.revision(), *changes)),
             Step::Crash(lost) => self.crash(*lost)?,
         }
         Ok(())
@@ -135,19 +137,20 @@ impl World {
         let next = model.leases.values().map(|lease| lease.deadline_ms).min();
         same!(replica.next_lease_deadline_ms(), next, "next deadline");
 
+        let read = |op: &RangeOp| past::whole(&self.node.disk, |past| replica.range(op, replica.revision(), past));
         let oldest = model.compacted.max(1);
         for at in oldest..=model.revision {
             let all = RangeOp { at: read_at(at), ..RangeOp::all(KeyRange::From(Bytes::new())) };
-            same!(replica.range(&all, replica.revision()), model.range(&all, model.revision), "everything at {at}");
+            same!(read(&all), model.range(&all, model.revision), "everything at {at}");
             for key in model.keys() {
                 let one = RangeOp { range: KeyRange::Key(key), ..all.clone() };
-                same!(replica.range(&one, replica.revision()), model.range(&one, model.revision), "{one:?}");
+                same!(read(&one), model.range(&one, model.revision), "{one:?}");
             }
             self.events(at)?;
         }
         for at in [i64::MIN, -1, oldest - 1, model.revision + 1, i64::MAX] {
             let one = RangeOp { at: read_at(at), ..RangeOp::all(KeyRange::Key(Bytes::from_static(b"a"))) };
-            same!(replica.range(&one, replica.revision()), model.range(&one, model.revision), "{one:?}");
+            same!(read(&one), model.range(&one, model.revision), "{one:?}");
         }
         self.hashes()
     }
@@ -156,13 +159,8 @@ impl World {
     fn events(&self, from: i64) -> Outcome {
         let (from, to) = (Revision::new(from), self.node.replica.revision());
         let mut model = self.model.commits(from.get(), to.get());
-        let mut ours = self.node.replica.events(from, to, usize::MAX);
-        let mut step_by_step = vec![];
-        let mut next = from;
-        while let [commit] = &self.node.replica.events(next, to, 1)[..] {
-            next = commit.revision.next();
-            step_by_step.push(commit.clone());
-        }
+        let mut ours = past::events(&self.node.disk, &self.node.replica, from, to, usize::MAX);
+        let step_by_step = past::events(&self.node.disk, &self.node.replica, from, to, 1);
         same!(step_by_step, ours, "events from {from}, one commit at a time");
         // At the compacted revision etcd no longer tells what an event replaced. There a sweep drops what the same
         // transaction wrote over (no client can send such a transaction).

@@ -8,6 +8,8 @@ use eddy_crdt::{Birth, Chain, Commit, Dot, Key, Keyspace, Live, Origin, Replica,
 
 use super::host::Checkpoint;
 use crate::support::checks::{ensure, everything, same};
+use crate::support::disk::Disk;
+use crate::support::past;
 use crate::support::shadow::Shadow;
 
 /// How often what happened; so that a simulation cannot silently test nothing.
@@ -106,16 +108,18 @@ pub fn shows(replica: &Replica, shadow: &Shadow) -> Result<(), String> {
 }
 
 /// A client that watches from the oldest revision that is not compacted hears what one heard that watched all the time.
-pub fn history(replica: &Replica, told: &BTreeMap<Revision, Commit>) -> Result<(), String> {
+pub fn history(replica: &Replica, disk: &Disk, told: &BTreeMap<Revision, Commit>) -> Result<(), String> {
     let Some((newest, _)) = told.last_key_value() else { return Ok(()) };
     let from = replica.compacted().map_or(Revision::FIRST, Revision::next);
     let plain = |commit: &Commit| {
         let mut commit = commit.clone();
         // What was there before may be compacted.
-        commit.events.iter_mut().for_each(|event| event.prev = None);
+        for event in &mut commit.events {
+            event.prev.take_if(|prev| Some(prev.mod_revision) <= replica.compacted());
+        }
         commit
     };
-    let now: Vec<Commit> = replica.events(from, *newest, usize::MAX).iter().map(plain).collect();
+    let now: Vec<Commit> = past::events(disk, replica, from, *newest, 64).iter().map(plain).collect();
     let then: Vec<Commit> = told.range(from..).map(|(_, commit)| plain(commit)).collect();
     // Before the first that was told, this process may not have been there.
     let first = then.first().map_or(*newest, |commit| commit.revision);

@@ -17,6 +17,7 @@ use super::world::{Event, Outcome, World};
 use crate::support::build;
 use crate::support::checks::{ensure, same};
 use crate::support::disk::Image;
+use crate::support::past;
 use crate::support::shadow::Shadow;
 
 /// How long an empty founder looks for the others before it begins without them, milliseconds.
@@ -138,7 +139,7 @@ impl World {
             self.coverage.count("older builds that did not start");
         }
         let place = &mut self.hosts[host];
-        let replica = loaded.map_err(|e| format!("host {host} does not start: {e}"))?;
+        let mut replica = loaded.map_err(|e| format!("host {host} does not start: {e}"))?;
         let found = Checkpoint::of(&replica, &Shadow::of(&replica));
         if let Some(expected) = &place.expected {
             let state = if place
@@ -157,7 +158,8 @@ impl World {
             ensure!(found.marks >= expected.marks, "a mark is forgotten");
             ensure!(found.floor.covers(&expected.floor), "the floor sank");
         }
-        checks::history(&replica, &place.told)?;
+        replica.release(replica.revision(), usize::MAX);
+        checks::history(&replica, &place.disk, &place.told)?;
         self.fields.lose(replica.identity().origin(), &found.vector);
         self.jobs.lose(replica.identity().origin(), &found.vector);
         if place.told.last_key_value().is_some_and(|(last, _)| Some(last.next()) <= replica.compacted()) {
@@ -165,11 +167,8 @@ impl World {
             place.told.clear();
         } else if let Some((last, _)) = place.told.last_key_value() {
             // What was flushed but not told before the crash: watchers hear of it when they come back.
-            let behind = replica.events(
-                last.next().max(replica.compacted().map_or(Revision::FIRST, Revision::next)),
-                replica.revision(),
-                usize::MAX,
-            );
+            let from = last.next().max(replica.compacted().map_or(Revision::FIRST, Revision::next));
+            let behind = past::events(&place.disk, &replica, from, replica.revision(), usize::MAX);
             place.told.extend(behind.into_iter().map(|commit| (commit.revision, commit)));
         }
         place.runs(replica);
@@ -209,7 +208,11 @@ impl World {
         self.stop(host);
         let giver = self.hosts.iter().position(|other| other.id == giver);
         // For every other loss the one that is asked is drawn, as if that giver were not reached.
-        self.begin_fetching(host, Some(up.replica), giver.filter(|_| self.ms.is_multiple_of(2)));
+        // As a process does, which starts again for this.
+        let place = &self.hosts[host];
+        let old = place.disk.written().load_by(place.engine, place.now(self.ms), up.replica.identity());
+        let Ok(old) = old else { unreachable!("what is written can be read") };
+        self.begin_fetching(host, Some(old), giver.filter(|_| self.ms.is_multiple_of(2)));
     }
 
     fn begin_fetching(&mut self, host: usize, old: Option<Replica>, giver: Option<usize>) {

@@ -351,6 +351,10 @@ impl World {
         up.durable = state;
         (*expected, *instead) = (Some(up.durable.clone()), None);
         self.ledger.durable(&up.replica, &up.durable)?;
+        up.replica.release(up.durable.shadow.revision, usize::MAX);
+        if self.ms.is_multiple_of(64) {
+            checks::history(&up.replica, disk, told)?;
+        }
         // What a compaction hid goes in slices.
         let slice = self.rng.random_range(0..20);
         let is_trimmed = up.dead.is_empty();

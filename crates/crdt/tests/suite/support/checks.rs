@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display};
 
 use bytes::Bytes;
 use eddy_crdt::merge::{RuleBook, Window, Windows};
-use eddy_crdt::{KeyRange, KeyValue, LeaseId, Log, RangeOp, Replica};
+use eddy_crdt::{KeyRange, KeyValue, LeaseId, Log, PastValues, RangeOp, Replica};
 
 macro_rules! ensure {
     ($holds:expr, $($text:tt)+) => {
@@ -23,7 +23,7 @@ pub fn same<T: PartialEq + Debug>(ours: &T, theirs: &T, what: impl Display) -> R
 /// All keys that a replica shows.
 pub fn everything(replica: &Replica) -> Vec<KeyValue> {
     let range = RangeOp::all(KeyRange::From(Bytes::from_static(b"\0")));
-    replica.range(&range, replica.revision()).map(|reply| reply.kvs).unwrap_or_default()
+    replica.range(&range, replica.revision(), &PastValues::default()).map(|reply| reply.kvs).unwrap_or_default()
 }
 
 /// All that a replica holds beside what is its own alone.

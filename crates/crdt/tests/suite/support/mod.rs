@@ -4,6 +4,7 @@ pub mod build;
 pub mod checks;
 pub mod disk;
 pub mod node;
+pub mod past;
 pub mod range;
 pub mod seeds;
 pub mod shadow;

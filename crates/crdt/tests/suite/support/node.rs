@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use eddy_crdt::sync::{Exchange, Tuning};
 use eddy_crdt::{
-    Effects, Genesis, Head, Identity, Input, Installed, KeyRange, KeyValue, Notice, Now, RangeOp, Replica, Revision,
-    VersionVector,
+    Effects, Genesis, Head, Identity, Input, Installed, KeyRange, KeyValue, Notice, Now, PastValues, RangeOp, Replica,
+    Revision, VersionVector,
 };
 
 use super::build::{WALL_MS, found};
 use super::checks::{self, same};
 use super::disk::{Disk, Image, Write};
+use super::past;
 
 pub struct Node {
     pub replica: Replica,
@@ -70,6 +71,10 @@ impl Node {
 
     pub fn handle(&mut self, now: Now, input: Input) -> Effects {
         self.handled += 1;
+        if let Input::Client(command) = &input {
+            let reads = self.replica.reads_past(command);
+            self.replica.give_past(past::recall(&self.disk, reads));
+        }
         let effects = self.replica.handle(now, input);
         self.notices.extend(effects.notices.iter().cloned());
         self.disk.keep(&self.replica, &effects.records, effects.head_changed);
@@ -83,6 +88,7 @@ impl Node {
     pub fn flush(&mut self) {
         self.disk.flush(self.disk.waiting());
         self.durable = self.replica.vector().clone();
+        self.replica.release(self.replica.revision(), usize::MAX);
     }
 
     /// Sweeps so many changes; tells whether that was all.
@@ -120,6 +126,11 @@ impl Node {
         self.dead.clear();
     }
 
+    /// What a process finds that starts from its disk.
+    pub fn found_again(&self, now: Now) -> Replica {
+        self.disk.written().load(now, self.replica.identity()).expect("nothing is damaged")
+    }
+
     /// Starts again from the disk; everything that was there must be there again.
     pub fn restart(&mut self, now: Now) -> Result<(), String> {
         let image = self.disk.written();
@@ -135,9 +146,10 @@ impl Node {
         let members = |replica: &Replica| replica.members().cloned().collect::<Vec<_>>();
         same(&members(&again), &members(&self.replica), "members after a restart")?;
         let (from, to) = (again.compacted().unwrap_or(Revision::FIRST), again.revision());
-        let events = |of: &Replica| of.events(from.next(), to, usize::MAX);
+        let events = |of: &Replica| past::events(&self.disk, of, from.next(), to, usize::MAX);
         same(&events(&again), &events(&self.replica), "events after a restart")?;
         self.replica = again;
+        self.replica.release(self.replica.revision(), usize::MAX);
         self.dead.clear();
         Ok(())
     }
@@ -148,7 +160,11 @@ impl Node {
 
     pub fn kv(&self, key: &str) -> Option<KeyValue> {
         let range = RangeOp::all(KeyRange::Key(key.to_owned().into()));
-        self.replica.range(&range, self.replica.revision()).expect("a present revision").kvs.pop()
+        self.replica
+            .range(&range, self.replica.revision(), &PastValues::default())
+            .expect("a present revision")
+            .kvs
+            .pop()
     }
 }
 

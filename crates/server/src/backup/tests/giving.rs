@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use eddy_crdt::{Command, Key, KeyRange, RangeOp, ReadAt, Revision};
+use eddy_crdt::{Command, Key, KeyRange, PastPlace, PastValues, RangeOp, ReadAt, Revision, values_of};
 use eddy_proto::mvccpb;
 use prost::Message;
 
-use super::{Still, Taken, checked, command, contents, new_replica, put, taken, with_history};
+use super::{Still, Taken, checked, command, contents, new_replica, put, taken, with_history, with_records};
 use crate::backup::give::{GiveError, Take, give, give_runs};
 use crate::backup::order::{Look, Runs};
 use crate::backup::pace::Paced;
 use crate::backup::schema::{self, VersionPlace};
-use crate::node::Captured;
+use crate::node::{Captured, NodeError};
 
 #[test]
 fn a_backup_has_every_version_that_no_compaction_hides() {
@@ -40,7 +40,7 @@ fn a_backup_has_every_version_that_no_compaction_hides() {
             at: ReadAt::Revision(Revision::new(at)),
             ..RangeOp::all(KeyRange::From(Key::from_static(b"\0")))
         };
-        let expected = replica.0.range(&op, now).unwrap().kvs;
+        let expected = replica.0.range(&op, now, &PastValues::default()).unwrap().kvs;
         let expected: Vec<mvccpb::KeyValue> = expected
             .into_iter()
             .map(|kv| schema::version(eddy_crdt::StoredVersion { key: kv.key.clone(), kv: Some(kv) }))
@@ -63,6 +63,36 @@ fn runs_of_any_length_give_the_same_backup() {
         give_runs(&replica, &captured, runs, &mut taken).unwrap();
         assert!(taken.bytes == whole, "{most}");
     }
+}
+
+/// A replica whose replaced values have left memory, with its journal.
+struct Released(eddy_crdt::Replica, BTreeMap<u64, Bytes>, Cell<usize>);
+
+impl Look for Released {
+    fn look<T>(&self, look: impl FnOnce(&eddy_crdt::Replica) -> T) -> T {
+        look(&self.0)
+    }
+
+    fn recall(&self, places: Vec<PastPlace>) -> Result<PastValues, NodeError> {
+        let mut past = PastValues::default();
+        for place in places {
+            let value = values_of(self.1[&place.number].clone(), &[place]).unwrap().remove(0).unwrap();
+            past.give(place, value);
+            self.2.set(self.2.get() + 1);
+        }
+        Ok(past)
+    }
+}
+
+#[test]
+fn values_that_left_memory_are_read_back() {
+    let (mut replica, records) = with_records();
+    assert!(replica.release(replica.revision(), usize::MAX));
+    let released = Released(replica, records, Cell::new(0));
+    let mut again = Taken::default();
+    give(&released, &Captured::of(&released.0, 2), &mut again).unwrap();
+    assert!(again.bytes == taken(&Still(with_history())).bytes);
+    assert!(released.2.get() > 10, "{} were read back", released.2.get());
 }
 
 /// A walk goes on within a key that has more versions than it looks at under one lock.
@@ -112,6 +142,10 @@ struct Written(RefCell<eddy_crdt::Replica>);
 impl Look for Written {
     fn look<T>(&self, look: impl FnOnce(&eddy_crdt::Replica) -> T) -> T {
         look(&self.0.borrow())
+    }
+
+    fn recall(&self, _: Vec<PastPlace>) -> Result<PastValues, NodeError> {
+        unreachable!("nothing left memory")
     }
 }
 

@@ -5,8 +5,8 @@ use std::io::Cursor;
 
 use bytes::Bytes;
 use eddy_crdt::{
-    Birth, ClusterId, Command, DeleteOp, Founder, Genesis, Identity, Input, Key, KeyRange, LeaseId, Now, Op, PutLease,
-    PutOp, PutValue, Replica, ReplicaId, Txn,
+    Birth, ClusterId, Command, DeleteOp, Founder, Genesis, Identity, Input, Key, KeyRange, LeaseId, Now, Op, PastPlace,
+    PastValues, PutLease, PutOp, PutValue, Replica, ReplicaId, Txn,
 };
 
 use super::give::{HASH_BYTES, Take, give};
@@ -14,7 +14,7 @@ use super::order::Look;
 use super::page::PAGE_SIZE;
 use super::read::{BadDatabase, Database};
 use super::write::{Part, Sink, Trees, first_pages};
-use crate::node::Captured;
+use crate::node::{Captured, NodeError};
 
 mod format;
 mod giving;
@@ -73,6 +73,10 @@ impl Look for Still {
     fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> T {
         look(&self.0)
     }
+
+    fn recall(&self, _: Vec<PastPlace>) -> Result<PastValues, NodeError> {
+        unreachable!("nothing left memory")
+    }
 }
 
 fn new_replica() -> Replica {
@@ -82,9 +86,10 @@ fn new_replica() -> Replica {
     Replica::found(Identity { cluster, replica, birth: Birth::new(1), ordinal: 0 }, &genesis).0
 }
 
-fn command(replica: &mut Replica, command: Command) {
-    let reply = replica.handle(FULL, Input::Client(command)).reply;
-    assert!(matches!(reply, Some(Ok(_))), "{reply:?}");
+fn command(replica: &mut Replica, command: Command) -> Vec<Bytes> {
+    let effects = replica.handle(FULL, Input::Client(command));
+    assert!(matches!(effects.reply, Some(Ok(_))), "{:?}", effects.reply);
+    effects.records.into_iter().collect()
 }
 
 fn put(key: impl Into<Bytes>, value: impl Into<Bytes>, lease: Option<LeaseId>) -> PutOp {
@@ -93,7 +98,14 @@ fn put(key: impl Into<Bytes>, value: impl Into<Bytes>, lease: Option<LeaseId>) -
 
 /// Puts, deletes, transactions of several keys, a lease, a compaction.
 fn with_history() -> Replica {
-    let mut replica = new_replica();
+    with_records().0
+}
+
+/// The same with its records.
+fn with_records() -> (Replica, BTreeMap<u64, Bytes>) {
+    let (mut replica, mut records) = (new_replica(), BTreeMap::new());
+    let mut command =
+        |replica: &mut Replica, asked| records.extend((replica.next_number()..).zip(command(replica, asked)));
     let lease = LeaseId::new(77);
     command(&mut replica, Command::LeaseGrant { id: lease, ttl: 600 });
     for n in 0..40_u32 {
@@ -109,7 +121,7 @@ fn with_history() -> Replica {
         }
     }
     command(&mut replica, Command::Compact(20));
-    replica
+    (replica, records)
 }
 
 #[derive(Default)]

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use eddy_crdt::{
-    AuthCommand, Birth, ClusterId, Command, Founder, Genesis, Identity, Key, KeyRange, LeaseId, Now, Permission,
-    PermissionRange, RangeOp, Replica, ReplicaId, Right,
+    AuthCommand, Birth, ClusterId, Command, Founder, Genesis, Identity, Key, KeyRange, LeaseId, Now, PastValues,
+    Permission, PermissionRange, RangeOp, Replica, ReplicaId, Right,
 };
 use eddy_proto::mvccpb;
 use prost::Message;
@@ -46,7 +46,7 @@ fn restored(file: &Path, data_dir: &Path, wanted: &Wanted) -> (Restored, Replica
 
 fn all(replica: &Replica) -> Vec<eddy_crdt::KeyValue> {
     let op = RangeOp::all(KeyRange::From(Key::from_static(b"\0")));
-    replica.range(&op, replica.revision()).unwrap().kvs
+    replica.range(&op, replica.revision(), &PastValues::default()).unwrap().kvs
 }
 
 #[test]

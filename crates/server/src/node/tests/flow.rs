@@ -101,7 +101,7 @@ async fn every_acknowledged_write_survives_whichever_flush_fails() {
                 assert!(matches!(node.lease(LeaseId::new(1)).await, Err(NodeError::WritesStopped(_)) | Ok(None)));
             }
             assert_eq!(node.revision(), last);
-            let seen = node.range(&RangeOp::all(everything())).unwrap();
+            let seen = node.range(&RangeOp::all(everything())).await.unwrap();
             assert_eq!(seen.revision, last);
             assert_eq!(seen.kvs.len(), acknowledged.len(), "reads go on, at what is durable");
             node.shutdown();
@@ -203,7 +203,7 @@ async fn a_client_does_not_wait_for_all_that_a_peer_sent() {
     assert!(revision.get() - before.get() < COUNT as i64, "it was the last: {before:?}, {revision:?}");
     assert_eq!(applied.await, Ok(false), "something was refused");
     put_ok(&node, "b", "1").await;
-    let reply = node.range(&RangeOp::all(everything())).unwrap();
+    let reply = node.range(&RangeOp::all(everything())).await.unwrap();
     assert_eq!(reply.count, COUNT as i64 + 2);
     node.shutdown();
 }

@@ -8,6 +8,7 @@ use eddy_crdt::{
     Birth, ClusterId, Command, DeleteOp, Entry, Founder, Genesis, Identity, Input, KeyRange, Now, Op, PutLease, PutOp,
     PutValue, RangeOp, Replica, ReplicaId, Revision, Txn,
 };
+use futures::FutureExt;
 use parking_lot::{Condvar, Mutex};
 
 use crate::metrics::Metrics;
@@ -52,7 +53,8 @@ pub(super) async fn put_ok(node: &Handle, name: &str, value: &str) -> Revision {
 }
 
 pub(super) fn get(node: &Handle, name: &str) -> Option<Bytes> {
-    let reply = node.range(&RangeOp::all(KeyRange::Key(key(name)))).unwrap();
+    // What a key is now is in memory, so nothing is waited for.
+    let reply = node.range(&RangeOp::all(KeyRange::Key(key(name)))).now_or_never().unwrap().unwrap();
     reply.kvs.first().map(|kv| kv.value.clone())
 }
 
@@ -130,6 +132,10 @@ impl<J: Journal> Journal for Gated<J> {
         keep: &mut dyn FnMut(u64, &Bytes) -> Option<Bytes>,
     ) -> Result<(), StorageError> {
         self.journal.trim(dead, max_bytes, keep)
+    }
+
+    fn read(&mut self, number: u64) -> Result<Option<Bytes>, StorageError> {
+        self.journal.read(number)
     }
 
     fn head(&mut self, head: Bytes) -> Result<(), StorageError> {

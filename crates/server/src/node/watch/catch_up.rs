@@ -3,16 +3,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use eddy_crdt::{Commit, KeyRange, Revision};
+use eddy_crdt::{Commit, EventsAsked, Key, KeyRange, PastValues, Revision};
 
 use super::super::hub::{Delivery, Filters, SharedEvent, Standing, Subscription, event_size};
 use super::super::matcher::Matcher;
-use super::{WatchItem, WatchStream};
+use super::{Collected, WatchItem, WatchStream};
 
 /// Adjacent commits of one watcher become one item up to about this many bytes.
 const ITEM_BYTES: usize = 256 << 10;
 
-/// How many events are read from history under one read lock. Watchers with fewer revisions to go rejoin the hub.
+/// How many events are looked at under one read lock. Watchers with fewer revisions to go rejoin the hub.
 const CHUNK: usize = 512;
 
 /// A lagging watcher.
@@ -34,22 +34,19 @@ struct Lagging {
 }
 
 impl WatchStream {
-    /// Moves what arrived, or a chunk of history, to `out`. Returns whether there may be more to do at once.
-    pub(super) fn collect(&mut self) -> bool {
+    /// Moves what arrived, or a chunk of history, to `out`.
+    pub(super) fn collect(&mut self) -> Collected {
         let mut inner = self.mailbox.lock();
         let queue = inner.take();
         if !queue.is_empty() {
             let ids: Vec<Option<i64>> = inner.watchers.iter().map(|w| w.as_ref().map(|w| w.id)).collect();
             drop(inner);
             self.merge(queue, &ids);
-            return true;
+            return Collected::More;
         }
         let lagging = inner.lagging > 0;
         drop(inner);
-        if lagging {
-            self.catch_up();
-        }
-        lagging
+        if lagging { self.catch_up() } else { Collected::Nothing }
     }
 
     /// Adjacent commits of one watcher become one item.
@@ -89,25 +86,34 @@ impl WatchStream {
 
     /// Reads a chunk of history for all lagging watchers together. Watchers that are nearly there rejoin the hub first, so
     /// that nothing can fall between.
-    fn catch_up(&mut self) {
-        let Some(Lagging { behind, to, rejoined }) = self.lagging() else { return };
-        let (lost, behind, compacted, commits) = {
+    fn catch_up(&mut self) -> Collected {
+        let Some(Lagging { behind, to, rejoined }) = self.lagging() else { return Collected::More };
+        let mut matcher = Matcher::default();
+        for (place, b) in behind.iter().enumerate() {
+            matcher.insert(&b.range, place);
+        }
+        let concerns = |key: &Key| {
+            let mut any = false;
+            matcher.visit(key, &mut |_| any = true);
+            any
+        };
+        let (compacted, commits, reached) = {
             let replica = self.node.replica.read();
             let compacted = replica.compacted();
-            let (lost, behind): (Vec<Behind>, Vec<Behind>) = behind.into_iter().partition(|b| Some(b.from) < compacted);
-            let oldest = behind.iter().map(|b| b.from).min().unwrap_or(to);
+            let from = behind.iter().map(|b| b.from).filter(|from| Some(*from) >= compacted).min().unwrap_or(to.next());
             let limit = if rejoined { usize::MAX } else { CHUNK };
-            (lost, behind, compacted, replica.events(oldest, to, limit))
+            let (commits, reached) = replica.events(&EventsAsked { from, to, limit, concerns: &concerns }, &self.past);
+            (compacted, commits, reached)
         };
-        let events: usize = commits.iter().map(|commit| commit.events.len()).sum();
-        // A chunk that is not full reached the end.
-        let reached = if rejoined || events < CHUNK { to } else { commits.last().map_or(to, |last| last.revision) };
-        if let Some(compacted) = compacted {
-            lost.iter().for_each(|lost| self.compacted(lost, compacted));
+        for lost in behind.iter().filter(|b| Some(b.from) < compacted) {
+            self.compacted(lost, compacted.unwrap_or(lost.from));
         }
-        if !rejoined {
+        let kept = || behind.iter().filter(|b| Some(b.from) >= compacted);
+        if rejoined && reached < to {
+            self.leave_again(kept(), reached);
+        } else if !rejoined {
             let mut inner = self.mailbox.lock();
-            for b in &behind {
+            for b in kept() {
                 if let Some(watcher) = inner.watcher(b.slot) {
                     watcher.next = watcher.next.max(reached.next());
                 }
@@ -115,7 +121,28 @@ impl WatchStream {
         }
         // Clients hear of a write a little before the hub does.
         let revision = to.max(self.node.durable_revision());
-        self.replay(&behind, commits, revision);
+        self.replay(&behind, &matcher, compacted, commits, revision);
+        let lacking = self.past.missing();
+        if lacking.is_empty() {
+            self.past = PastValues::default();
+            return Collected::More;
+        }
+        Collected::Lacking(lacking)
+    }
+
+    /// Makes watchers lag again that were made live, behind a revision: what they were to be told at once is not all in memory.
+    /// What came for them meanwhile they read from history.
+    fn leave_again<'a>(&self, behind: impl Iterator<Item = &'a Behind>, reached: Revision) {
+        let mut inner = self.mailbox.lock();
+        for b in behind {
+            if let Some(watcher) = inner.watcher(b.slot) {
+                // It may lag already: more came than its mailbox holds.
+                let was = std::mem::replace(&mut watcher.standing, Standing::Lagging);
+                watcher.next = b.from.max(reached.next());
+                inner.lagging += usize::from(was != Standing::Lagging);
+                inner.queue.retain(|delivery| delivery.slot != b.slot);
+            }
+        }
     }
 
     /// The lagging watchers, unless something arrived meanwhile or there are none. Makes all of them live again when none has
@@ -170,17 +197,21 @@ impl WatchStream {
     }
 
     /// Sends history to the watchers that it concerns. `revision` is the store's revision.
-    fn replay(&mut self, behind: &[Behind], commits: Vec<Commit>, revision: Revision) {
-        let mut matcher = Matcher::default();
-        for (place, b) in behind.iter().enumerate() {
-            matcher.insert(&b.range, place);
-        }
+    fn replay(
+        &mut self,
+        behind: &[Behind],
+        matcher: &Matcher<usize>,
+        compacted: Option<Revision>,
+        commits: Vec<Commit>,
+        revision: Revision,
+    ) {
         let mut found: Vec<Vec<SharedEvent>> = vec![Vec::new(); behind.len()];
         for commit in commits.into_iter().map(Arc::new) {
             for (index, event) in commit.events.iter().enumerate() {
                 matcher.visit(event.key(), &mut |place: &usize| {
                     let b = &behind[*place];
-                    if commit.revision >= b.from && b.filters.passes(event) {
+                    let is_kept = Some(b.from) >= compacted && commit.revision >= b.from;
+                    if is_kept && b.filters.passes(event) {
                         found[*place].push(SharedEvent::new(&commit, index as u32));
                     }
                 });

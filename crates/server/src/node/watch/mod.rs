@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eddy_crdt::{KeyRange, Revision};
+use eddy_crdt::{KeyRange, PastPlace, PastValues, Revision};
 use tokio::time::Instant;
 
 use super::engine::Engine;
@@ -19,6 +19,9 @@ mod catch_up;
 
 /// Most progress requests that are remembered until they can be answered.
 const PROGRESS_REQUESTS_MAX: usize = 64;
+
+/// A stream ends when replaced values could not be read so often, one time after the other.
+const UNREAD_MAX: u32 = 3;
 
 /// Why a watcher is not created. `api::status` has etcd's texts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +76,16 @@ pub enum WatchItem {
     },
 }
 
+/// What is left to do behind a look for what to send.
+enum Collected {
+    /// There may be more to do at once.
+    More,
+    /// These replaced values must be read first.
+    Lacking(Vec<PastPlace>),
+    /// Nothing, until something arrives.
+    Nothing,
+}
+
 /// A watcher as its stream remembers it.
 #[derive(Debug)]
 struct Local {
@@ -92,6 +105,10 @@ pub struct WatchStream {
     out: VecDeque<WatchItem>,
     /// Progress requests that are not answered: each wants at least that revision.
     progress: VecDeque<Revision>,
+    /// What was read back for watchers that lag.
+    past: PastValues,
+    /// How often in a row that failed.
+    unread: u32,
     interval: Duration,
     next_tick: Instant,
     notifying: usize,
@@ -115,6 +132,8 @@ impl Handle {
             interval,
             next_tick: Instant::now() + interval,
             notifying: 0,
+            past: PastValues::default(),
+            unread: 0,
         }
     }
 }
@@ -263,12 +282,19 @@ impl WatchStream {
                 }
                 return Some(item);
             }
-            if self.collect() {
-                if self.out.is_empty() {
+            match self.collect() {
+                Collected::Nothing => {}
+                Collected::More if self.out.is_empty() => {
                     // A long history without a match: let others run.
                     tokio::task::yield_now().await;
+                    continue;
                 }
-                continue;
+                Collected::More => continue,
+                Collected::Lacking(_) if self.unread >= UNREAD_MAX => return None,
+                Collected::Lacking(places) => {
+                    self.recall(places).await;
+                    continue;
+                }
             }
             if self.notifying > 0 && Instant::now() >= self.next_tick {
                 self.tick();
@@ -283,6 +309,23 @@ impl WatchStream {
                 tokio::select! {
                     () = self.mailbox.arrived.notified() => {}
                     () = tokio::time::sleep_until(self.next_tick) => {}
+                }
+            }
+        }
+    }
+
+    /// Has replaced values read for watchers that lag.
+    async fn recall(&mut self, places: Vec<PastPlace>) {
+        match self.node.recall(places).await {
+            Ok(past) => {
+                self.past.add(past);
+                self.unread = 0;
+            }
+            // The next look tells a compaction from a journal that cannot be read.
+            Err(error) => {
+                self.unread += 1;
+                if self.unread == UNREAD_MAX {
+                    tracing::warn!(%error, "a watch ends: what it is to be told cannot be read");
                 }
             }
         }
