@@ -51,6 +51,7 @@ pub use replica::sweep::Sweep;
 pub use replica::turn::{Effects, HOLD_MS, Input};
 pub use store::auth::AuthKey;
 pub use store::digest::Digest;
+pub use store::hash_kv::HashWalk;
 pub use store::history::EventsAsked;
 pub use store::past::{PastPlace, PastValues, values_of};
 pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};

@@ -50,11 +50,12 @@ use crate::replica::origins::Origins;
 use crate::replica::replication::{Replication, SETTLE_PACE};
 use crate::replica::told::Told;
 use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
+use crate::store::hash_kv::HashWalk;
 use crate::store::history::EventsAsked;
 use crate::store::past::{PastPlace, PastValues};
 use crate::store::state::State;
+use crate::store::txn;
 use crate::store::users::Users;
-use crate::store::{digest, txn};
 use crate::words::clock::{Clock, Now};
 use crate::words::id::Identity;
 use crate::words::revision::Revision;
@@ -258,12 +259,23 @@ impl Replica {
         self.state.given = past.into_given();
     }
 
-    /// The hash that etcd's HashKV gives at that revision (none: now), with the revision it was taken at.
+    /// The hash that etcd's HashKV gives at that revision (none: now), with the revision it was taken at, in one piece.
     ///
     /// # Errors
     /// When the revision is compacted or yet to come.
     pub fn hash_kv(&self, at: Option<Revision>) -> Result<(u32, Revision), Refusal> {
-        let State { revision, compacted, index, .. } = &self.state;
+        let mut walk = self.begin_hash(at)?;
+        self.hash_on(&mut walk, usize::MAX)?;
+        let at = walk.at();
+        Ok((walk.finish(), at))
+    }
+
+    /// Begins that hash, to go on with [`Self::hash_on`]. Nothing must be swept meanwhile.
+    ///
+    /// # Errors
+    /// When the revision is compacted or yet to come.
+    pub fn begin_hash(&self, at: Option<Revision>) -> Result<HashWalk, Refusal> {
+        let State { revision, compacted, .. } = &self.state;
         let at = at.unwrap_or(*revision);
         if at.get() > 0 && (Some(at) < *compacted || self.is_foreign(at, *revision)) {
             return Err(Refusal::Compacted);
@@ -271,7 +283,18 @@ impl Replica {
         if at > *revision {
             return Err(Refusal::FutureRevision);
         }
-        Ok((digest::hash_kv(index, *compacted, at), at))
+        Ok(HashWalk::new(*compacted, at, self.state.restamped))
+    }
+
+    /// Looks at about `max` further versions. Tells whether these were the last.
+    ///
+    /// # Errors
+    /// As compacted, when all keys were stamped anew since it began.
+    pub fn hash_on(&self, walk: &mut HashWalk, max: usize) -> Result<bool, Refusal> {
+        if walk.restamped() != self.state.restamped {
+            return Err(Refusal::Compacted);
+        }
+        Ok(walk.go_on(&self.state.index, max))
     }
 
     /// The state to store with the next flush.

@@ -25,6 +25,11 @@ impl Crc {
         self.crc
     }
 
+    /// Begins again with nothing.
+    pub fn restart(&mut self) {
+        self.crc = 0;
+    }
+
     /// Goes on with these bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.crc = crc32c::crc32c_append(self.crc, bytes);

@@ -3,6 +3,7 @@
 pub(crate) mod auth;
 pub(crate) mod crc;
 pub(crate) mod digest;
+pub(crate) mod hash_kv;
 pub(crate) mod history;
 pub(crate) mod index;
 pub(crate) mod lease;

@@ -2,7 +2,9 @@
 //! `golden/hashkv.txt`. The commands are puts, deletes, transactions, leases, and compactions at and above tombstones.
 
 use bytes::Bytes;
-use eddy_crdt::{Command, DeleteOp, Input, KeyRange, LeaseId, Now, Op, PutLease, PutOp, PutValue, Replica, Txn};
+use eddy_crdt::{
+    Command, DeleteOp, HashWalk, Input, KeyRange, LeaseId, Now, Op, PutLease, PutOp, PutValue, Replica, Revision, Txn,
+};
 
 use crate::support::build::identity;
 
@@ -43,32 +45,58 @@ fn command(line: &str) -> Command {
 }
 
 /// `swept`: whether compactions are swept at once, as they are in the recording; etcd's answers do not depend on it.
-fn check(swept: bool) {
+/// `released`: whether replaced values leave memory at once.
+fn check(swept: bool, released: bool) {
     let mut replica = Replica::new(identity(1, 3));
     let mut hashes = 0;
+    // Hashes that are taken version by version while the replica goes on, with what they must become.
+    let mut slow: Vec<(HashWalk, u32)> = vec![];
     for (place, line) in include_str!("golden/hashkv.txt").lines().enumerate() {
         if let Some(answer) = line.strip_prefix("hash ") {
             let [at, hash, compacted]: [i64; 3] =
                 answer.split(' ').map(|n| n.parse().unwrap()).collect::<Vec<_>>().try_into().unwrap();
-            assert_eq!(replica.compacted().map_or(-1, eddy_crdt::Revision::get), compacted, "line {}", place + 1);
-            let (ours, revision) = replica.hash_kv(Some(eddy_crdt::Revision::new(at))).unwrap();
+            assert_eq!(replica.compacted().map_or(-1, Revision::get), compacted, "line {}", place + 1);
+            let named = Some(Revision::new(at));
+            let (ours, revision) = replica.hash_kv(named).unwrap();
             assert_eq!((i64::from(ours), revision.get()), (hash, at), "line {}: revision {at}", place + 1);
+            let mut walk = replica.begin_hash(named).unwrap();
+            let most = 1 + place % 4;
+            while !replica.hash_on(&mut walk, most).unwrap() {}
+            assert_eq!(walk.finish(), ours, "line {}: {most} at a time", place + 1);
+            slow.push((replica.begin_hash(named).unwrap(), ours));
             hashes += 1;
         } else if line != "restart" {
             let effects = replica.handle(Now::default(), Input::Client(command(line)));
             assert!(effects.reply.unwrap().is_ok(), "line {}: {line}", place + 1);
             while swept && !replica.sweep(7, true).done {}
+            if released {
+                replica.release(replica.revision(), usize::MAX);
+            }
+            for (walk, _) in &mut slow {
+                replica.hash_on(walk, 1).unwrap();
+            }
         }
     }
     assert!(hashes > 100);
+    // A sweep would take from them what they have yet to see.
+    for (mut walk, expected) in slow.into_iter().filter(|_| !swept) {
+        while !replica.hash_on(&mut walk, 1).unwrap() {}
+        assert_eq!(walk.finish(), expected);
+    }
 }
 
 #[test]
 fn hash_kv_is_etcds_when_compactions_are_swept() {
-    check(true);
+    check(true, false);
 }
 
 #[test]
 fn hash_kv_does_not_depend_on_how_far_a_compaction_was_swept() {
-    check(false);
+    check(false, false);
+}
+
+#[test]
+fn hash_kv_does_not_depend_on_which_values_are_in_memory() {
+    check(true, true);
+    check(false, true);
 }

@@ -1,13 +1,12 @@
 //! What a backup of the running node needs: one moment that is durable, and no sweep while its versions are read.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use eddy_crdt::{Alarm, BackupPoint, LeaseId, Member, Users};
 
-use super::engine::Engine;
 use super::error::NodeError;
 use super::handle::Handle;
+use super::hold::Hold;
 
 /// Most backups that are made at once: each takes a thread, and some memory.
 const BACKUPS_MAX: usize = 8;
@@ -29,26 +28,6 @@ pub struct Captured {
     /// What stands for raft's term.
     pub term: u64,
     _hold: Option<Hold>,
-}
-
-/// Keeps sweeps away.
-struct Hold(Arc<Engine>);
-
-impl Hold {
-    /// `None` when there are as many as there may be.
-    fn new(engine: &Arc<Engine>) -> Option<Self> {
-        let before = engine.backups.fetch_add(1, Ordering::AcqRel);
-        let hold = Self(Arc::clone(engine));
-        (before < BACKUPS_MAX).then_some(hold)
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.0.backups.fetch_sub(1, Ordering::AcqRel);
-        // The committer may sleep until there is something to sweep.
-        self.0.queue.poke();
-    }
 }
 
 impl Captured {
@@ -74,7 +53,10 @@ impl Handle {
     /// When too many backups are being made, or writes have stopped, so that it will never be durable.
     pub async fn capture(&self, term: u64) -> Result<Captured, NodeError> {
         // Before the moment is read: a compaction after it must not be swept.
-        let hold = Hold::new(&self.engine).ok_or(NodeError::TooManyRequests)?;
+        let (hold, before) = Hold::new(&self.engine);
+        if before >= BACKUPS_MAX {
+            return Err(NodeError::TooManyRequests);
+        }
         let (captured, number) = self.look(|replica| (Captured::of(replica, term), replica.next_number()));
         self.durable_up_to(number).await?;
         Ok(Captured { _hold: Some(hold), ..captured })

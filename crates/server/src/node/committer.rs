@@ -431,7 +431,7 @@ impl Committer {
         self.sweeping
             && self.engine.is_writable()
             && !self.engine.is_paused()
-            && self.engine.backups.load(Ordering::Acquire) == 0
+            && self.engine.holds.load(Ordering::Acquire) == 0
             && self.engine.published_groups.load(Ordering::Acquire) >= self.sweep_after
     }
 

@@ -65,8 +65,8 @@ pub(crate) struct Engine {
     pub(super) published_groups: AtomicU64,
     /// How many sweeps told of records that are not all trimmed.
     pub(super) trims_waiting: AtomicUsize,
-    /// How many backups are being made: nothing is swept meanwhile.
-    pub(super) backups: AtomicUsize,
+    /// How many walks over all versions are made: nothing is swept meanwhile.
+    pub(super) holds: AtomicUsize,
     pub(super) writable: AtomicBool,
     pub(super) stopped_because: Mutex<Option<Arc<str>>>,
     /// Whether the disk is full.

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::engine::{Engine, Threads};
 use super::error::NodeError;
+use super::hold::Hold;
 use super::hub::WatchCounts;
 use super::pipe::Work;
 use super::slow;
@@ -21,6 +22,9 @@ use super::state::{HashKv, NodeState, SIZE_MIN, Status};
 
 /// How often a shutdown checks whether the disk still answers, while a thread runs.
 const ENDED_EVERY: Duration = Duration::from_secs(1);
+
+/// Versions that go into a hash under one lock: writes wait for less than a millisecond.
+const HASHED_AT_ONCE: usize = 1024;
 
 /// How long a client waits for its answer, as in etcd. A disk that does not answer must not hold clients for ever.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
@@ -181,12 +185,15 @@ impl Handle {
         }
         let engine = Arc::clone(&self.engine);
         let hashed = tokio::task::spawn_blocking(move || {
-            let since = Instant::now();
-            let replica = engine.replica.read();
-            let (hash, revision) = replica.hash_kv(at)?;
+            let (since, _hold) = (Instant::now(), Hold::new(&engine));
+            let (mut walk, compacted, number) = {
+                let replica = engine.replica.read();
+                (replica.begin_hash(at)?, replica.compacted(), replica.next_number())
+            };
+            while !engine.replica.read().hash_on(&mut walk, HASHED_AT_ONCE)? {}
+            let (revision, hash) = (walk.at(), walk.finish());
             engine.metrics.hashed(since.elapsed());
-            let hash = HashKv { hash, revision, compacted: replica.compacted() };
-            Ok((hash, replica.next_number()))
+            Ok((HashKv { hash, revision, compacted }, number))
         });
         let (hash, number) = hashed.await.unwrap_or(Err(NodeError::Stopped))?;
         self.durable_up_to(number).await?;

@@ -31,6 +31,7 @@ mod error;
 mod faults;
 mod handle;
 mod hashes;
+mod hold;
 pub mod hub;
 pub mod identity;
 mod matcher;
