@@ -2,7 +2,7 @@
 //! place. The replica reads no journal: a reader is told which places it lacks ([`PastValues::missing`]), has them read without
 //! holding the replica, and asks again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -67,6 +67,7 @@ pub(crate) type Given = BTreeMap<PastPlace, Bytes>;
 pub struct PastValues {
     given: Given,
     missing: RefCell<Vec<PastPlace>>,
+    missing_bytes: Cell<usize>,
 }
 
 impl PastValues {
@@ -85,6 +86,7 @@ impl PastValues {
         let given = self.given.get(&place);
         if given.is_none() {
             self.missing.borrow_mut().push(place);
+            self.missing_bytes.set(self.missing_bytes.get() + place.len as usize);
         }
         given
     }
@@ -101,7 +103,7 @@ impl PastValues {
 
     /// How many bytes are missing so far.
     pub(crate) fn missing_bytes(&self) -> usize {
-        self.missing.borrow().iter().map(|place| place.len as usize).sum()
+        self.missing_bytes.get()
     }
 
     /// Whether what was read with it is not whole.
@@ -112,6 +114,7 @@ impl PastValues {
     /// Takes the places that a read came upon and that were not given, in the journal's order. What was read is not whole
     /// while there are any: read them and ask again.
     pub fn missing(&mut self) -> Vec<PastPlace> {
+        self.missing_bytes.set(0);
         let mut missing = std::mem::take(self.missing.get_mut());
         missing.sort_unstable();
         missing.dedup();

@@ -32,7 +32,8 @@ const COMMANDS_PER_LOCK: usize = 64;
 const RECORDS_PER_SWEEP: usize = 4096;
 const BYTES_PER_SWEEP: usize = 8 << 20;
 
-/// How many replaced values leave memory with a group, or with one hold of the lock at the start. Groups are smaller, so none stays behind for long.
+/// How many replaced values leave memory with a group, or with one hold of the lock at the start. Most groups are smaller, so
+/// none stays behind for long.
 const RELEASED_PER_GROUP: usize = 8192;
 
 /// How long a group works on inputs of peers before its answers leave. A merge may take milliseconds, and clients wait

@@ -97,13 +97,13 @@ impl WatchStream {
             matcher.visit(key, &mut |_| any = true);
             any
         };
-        let (compacted, commits, reached) = {
+        let (compacted, commits, reached, got_on) = {
             let replica = self.node.replica.read();
             let compacted = replica.compacted();
             let from = behind.iter().map(|b| b.from).filter(|from| Some(*from) >= compacted).min().unwrap_or(to.next());
             let limit = if rejoined { usize::MAX } else { CHUNK };
             let (commits, reached) = replica.events(&EventsAsked { from, to, limit, concerns: &concerns }, &self.past);
-            (compacted, commits, reached)
+            (compacted, commits, reached, reached >= from)
         };
         for lost in behind.iter().filter(|b| Some(b.from) < compacted) {
             self.compacted(lost, compacted.unwrap_or(lost.from));
@@ -123,7 +123,8 @@ impl WatchStream {
         let revision = to.max(self.node.durable_revision());
         self.replay(&behind, &matcher, compacted, commits, revision);
         let lacking = self.past.missing();
-        if lacking.is_empty() {
+        if got_on || lacking.is_empty() {
+            // What was read back is told now. What comes next is asked for anew, so that it does not add up.
             self.past = PastValues::default();
             return Collected::More;
         }
