@@ -9,8 +9,9 @@ use crate::words::id::Dot;
 use crate::words::key::{Key, KeyRange, Keyspace, Place};
 use crate::words::vector::VersionVector;
 
-/// How many bytes of entries are weighed to tell how far a peer is behind; what goes beyond is estimated.
-const WEIGHED_BYTES: usize = 16 << 20;
+/// How many bytes of entries are weighed to tell how far a peer is behind. What goes beyond is taken for as heavy as these: it
+/// is told at each look, and writes wait meanwhile.
+const WEIGHED_BYTES: usize = 256 << 10;
 
 impl Replica {
     /// The value that the writer of that entry had before the change, as far as it is here.
@@ -23,13 +24,12 @@ impl Replica {
         live.map(|live| live.value)
     }
 
-    /// About how many bytes of entries `have` lacks of `upto`.
-    pub(super) fn bytes_for(&self, have: &VersionVector, upto: &VersionVector) -> u64 {
-        let missing: u64 = upto.iter().map(|dot| dot.seq.saturating_sub(have.get(dot.origin))).sum();
+    /// About how many bytes of entries up to `upto` a replica lacks that has `have`, without compression.
+    pub fn bytes_for(&self, have: &VersionVector, upto: &VersionVector) -> u64 {
         let weighed = self.log().map(|log| log.missing(have, upto, WEIGHED_BYTES)).unwrap_or_default();
         let bytes: usize = weighed.iter().map(|entry| entry.weight()).sum();
-        let entries: u64 = weighed.iter().map(|entry| 1 + entry.head.dot.seq - entry.head.first_seq).sum();
-        (u128::from(missing) * bytes as u128 / u128::from(entries.max(1))) as u64
+        let (entries, of) = (self.count_for(have, upto), weighed.len().max(1) as u64);
+        (bytes as u128 * u128::from(entries.max(of)) / u128::from(of)) as u64
     }
 
     /// The replicated keys from that place on, in order, with what each adds to the state hash.

@@ -11,9 +11,6 @@ use super::peers::Peers;
 use crate::metrics::{Metrics, PEER_ALARM_KINDS};
 use crate::node::alarm::alarm_text;
 
-/// How many bytes of entries are counted at most to tell how far a peer is behind.
-const WEIGHED_BYTES: usize = 16 << 20;
-
 fn dots(vector: &VersionVector) -> Vec<pb::Dot> {
     vector.iter().map(dot).collect()
 }
@@ -170,10 +167,7 @@ impl Peers {
                 has.merge(&acked);
                 // Counted anew: the status of a session that ended does not know what was written since.
                 (status.entries_behind, status.bytes_behind) = self.node.look(|replica| {
-                    let lacking =
-                        replica.log().map(|log| log.missing(&has, &durable.vector, WEIGHED_BYTES)).unwrap_or_default();
-                    let bytes = lacking.iter().map(|entry| entry.weight() as u64).sum();
-                    (replica.count_for(&has, &durable.vector), bytes)
+                    (replica.count_for(&has, &durable.vector), replica.bytes_for(&has, &durable.vector))
                 });
                 if let Some(known) = known {
                     status.connected = known.is_connected();
