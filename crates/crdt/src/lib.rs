@@ -39,7 +39,7 @@ pub use command::op::{
 pub use command::tally::Tally;
 pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record};
 pub use replica::Replica;
-pub use replica::backup::{BackupCursor, BackupMoved, BackupPoint, StoredVersion, VersionAt};
+pub use replica::backup::{BackupMoved, BackupPoint, StoredVersion, VersionAt};
 pub use replica::log::{Log, Logged};
 pub use replica::marks::{Ack, Mark, Marks, Statement, Upto};
 pub use replica::prepared::Prepared;
@@ -56,6 +56,7 @@ pub use store::history::EventsAsked;
 pub use store::past::{PastPlace, PastValues, values_of};
 pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
 pub use store::users::{User, Users};
+pub use store::walk::VersionCursor;
 pub use words::chain::{CHAIN_LEN, Chain};
 pub use words::clock::{CLOCK_DRAG_MAX_MS, Now, Stamp};
 pub use words::fence::{Fence, VectorPart};

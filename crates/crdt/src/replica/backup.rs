@@ -3,12 +3,11 @@
 //! A backup is of one moment ([`BackupPoint`]). Versions are only ever added behind it, and who makes the backup keeps
 //! sweeps from dropping any meanwhile. So each slice may be read under a lock of its own.
 
-use std::ops::Bound;
-
 use crate::command::op::KeyValue;
 use crate::replica::Replica;
 use crate::store::index::KeyVersion;
 use crate::store::past::PastValues;
+use crate::store::walk::{self, VersionCursor};
 use crate::words::id::LeaseId;
 use crate::words::key::Key;
 use crate::words::revision::Revision;
@@ -30,14 +29,6 @@ impl BackupPoint {
     pub fn is_restamped(&self, revision: Revision) -> bool {
         self.restamped == Some(revision)
     }
-}
-
-/// Where a walk over all versions goes on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BackupCursor {
-    key: Key,
-    /// The last version of the key that was shown; `None` when all were.
-    within: Option<(Revision, u32)>,
 }
 
 /// A version of a key on which a backup comes.
@@ -88,38 +79,18 @@ impl Replica {
     pub fn backup_slice(
         &self,
         point: &BackupPoint,
-        cursor: Option<&BackupCursor>,
+        cursor: Option<&VersionCursor>,
         max: usize,
         mut visit: impl FnMut(VersionAt<'_>),
-    ) -> Result<Option<BackupCursor>, BackupMoved> {
+    ) -> Result<Option<VersionCursor>, BackupMoved> {
         self.check_point(point)?;
-        let mut within = cursor.and_then(|cursor| cursor.within);
-        let from = cursor.map_or(Bound::Unbounded, |cursor| match within {
-            Some(_) => Bound::Included(&cursor.key),
-            None => Bound::Excluded(&cursor.key),
-        });
-        let mut looked = 0;
-        for (key, versions) in self.state.index.iter_from(from) {
-            let upto = versions.partition_point(|version| version.revision <= point.revision);
-            let hidden = versions.partition_point(|version| Some(version.revision) <= point.compacted);
-            let shown = within.take().map_or(0, |last| versions.partition_point(|v| (v.revision, v.sub) <= last));
-            let mut last = None;
-            for version in versions.iter().take(upto).skip(hidden.saturating_sub(1).max(shown)) {
-                if looked >= max && last.is_some() {
-                    return Ok(Some(BackupCursor { key: key.clone(), within: last }));
-                }
-                // As in etcd, a tombstone at the compacted revision itself stays: a watch may start there.
-                if version.is_live() || Some(version.revision) >= point.compacted {
-                    visit(VersionAt { key, version });
-                }
-                (last, looked) = (Some((version.revision, version.sub)), looked + 1);
+        let span = (point.revision, point.compacted);
+        Ok(walk::slice(&self.state.index, span, cursor, max, |key, version, _| {
+            // As in etcd, a tombstone at the compacted revision itself stays: a watch may start there.
+            if version.is_live() || Some(version.revision) >= point.compacted {
+                visit(VersionAt { key, version });
             }
-            looked += 1;
-            if looked >= max {
-                return Ok(Some(BackupCursor { key: key.clone(), within: None }));
-            }
-        }
-        Ok(None)
+        }))
     }
 
     /// The version of a key at that place in history. Its value is empty where `past` lacks it.

@@ -1,13 +1,12 @@
 //! The hash that etcd's HashKV answers, taken over all versions in slices.
 
-use std::ops::Bound;
-
 use bytes::Bytes;
 use prost::Message;
 
 use crate::store::crc::Crc;
 use crate::store::index::{Index, KeyVersion};
 use crate::store::past::Held;
+use crate::store::walk::{self, VersionCursor};
 use crate::words::id::LeaseId;
 use crate::words::key::Key;
 use crate::words::revision::Revision;
@@ -92,8 +91,8 @@ pub struct HashWalk {
     at: Revision,
     compacted: Option<Revision>,
     restamped: Option<Revision>,
-    /// The last key that was looked at, and the last of its versions, unless it was the last of all.
-    behind: Option<(Key, Option<(Revision, u32)>)>,
+    /// Where to go on; `None` at the beginning and at the end.
+    behind: Option<VersionCursor>,
     done: bool,
     parts: Vec<Part>,
     any_kept: bool,
@@ -130,35 +129,14 @@ impl HashWalk {
         if self.done {
             return true;
         }
-        let behind = self.behind.take();
-        let (from, mut within) = match &behind {
-            None => (Bound::Unbounded, None),
-            Some((key, None)) => (Bound::Excluded(key), None),
-            Some((key, within)) => (Bound::Included(key), *within),
-        };
-        let mut looked = 0;
-        for (key, versions) in index.iter_from(from) {
-            let upto = versions.partition_point(|v| v.revision <= self.at);
-            let hidden = versions.partition_point(|v| Some(v.revision) <= self.compacted);
-            let seen = within.take().map_or(0, |last| versions.partition_point(|v| (v.revision, v.sub) <= last));
-            for (place, version) in versions.iter().enumerate().take(upto).skip(hidden.saturating_sub(1).max(seen)) {
-                looked += 1;
-                if version.is_live() || Some(version.revision) > self.compacted {
-                    self.add(key, version, place + 1 == upto && version.is_live());
-                }
-                if looked >= max && place + 1 < upto {
-                    self.behind = Some((key.clone(), Some((version.revision, version.sub))));
-                    return false;
-                }
+        let (span, behind) = ((self.at, self.compacted), self.behind.take());
+        self.behind = walk::slice(index, span, behind.as_ref(), max, |key, version, is_last| {
+            if version.is_live() || Some(version.revision) > span.1 {
+                self.add(key, version, is_last && version.is_live());
             }
-            looked += 1;
-            if looked >= max {
-                self.behind = Some((key.clone(), None));
-                return false;
-            }
-        }
-        self.done = true;
-        true
+        });
+        self.done = self.behind.is_none();
+        self.done
     }
 
     fn add(&mut self, key: &Key, version: &KeyVersion, kept: bool) {

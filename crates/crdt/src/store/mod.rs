@@ -14,3 +14,4 @@ pub(crate) mod sweep;
 pub(crate) mod system;
 pub(crate) mod txn;
 pub(crate) mod users;
+pub(crate) mod walk;
