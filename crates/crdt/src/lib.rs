@@ -54,6 +54,7 @@ pub use store::digest::Digest;
 pub use store::hash_kv::HashWalk;
 pub use store::history::EventsAsked;
 pub use store::past::{PastPlace, PastValues, values_of};
+pub use store::range::RangeWalk;
 pub use store::system::{AnnouncedBirth, SystemKey, lease_ttl, lease_value};
 pub use store::users::{User, Users};
 pub use store::walk::VersionCursor;

@@ -53,6 +53,7 @@ use crate::replica::turn::{Effects, HOLD_MS, Input, Turn};
 use crate::store::hash_kv::HashWalk;
 use crate::store::history::EventsAsked;
 use crate::store::past::{PastPlace, PastValues};
+use crate::store::range::RangeWalk;
 use crate::store::state::State;
 use crate::store::txn;
 use crate::store::users::Users;
@@ -219,6 +220,26 @@ impl Replica {
         self.state.view(as_of, past).range(op)
     }
 
+    /// Begins to read a range, taking `as_of` as the newest revision, to go on with [`Self::range_on`]. No compaction above
+    /// the [revision that is read](RangeWalk::at) must be swept meanwhile.
+    ///
+    /// # Errors
+    /// When the revision asked for is compacted or yet to come.
+    pub fn begin_range(&self, op: &RangeOp, as_of: Revision) -> Result<RangeWalk, Refusal> {
+        self.state.view(as_of, &PastValues::default()).begin(op)
+    }
+
+    /// Looks at the next keys of a range, at most `max` of them. Tells whether these were the last.
+    ///
+    /// # Errors
+    /// As compacted, when all keys were stamped anew since it began.
+    pub fn range_on(&self, walk: &mut RangeWalk, max: usize) -> Result<bool, Refusal> {
+        if walk.restamped() != self.state.restamped {
+            return Err(Refusal::Compacted);
+        }
+        Ok(walk.go_on(&self.state.index, max))
+    }
+
     /// Evaluates a transaction that only reads, taking `as_of` as the newest revision. Adds to `tally` what was done.
     /// What replaced values it needs is told by `past`.
     ///
@@ -270,7 +291,7 @@ impl Replica {
         Ok((walk.finish(), at))
     }
 
-    /// Begins that hash, to go on with [`Self::hash_on`]. Nothing must be swept meanwhile.
+    /// Begins that hash, to go on with [`Self::hash_on`]. No later compaction must be swept meanwhile.
     ///
     /// # Errors
     /// When the revision is compacted or yet to come.

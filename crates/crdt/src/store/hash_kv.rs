@@ -83,7 +83,7 @@ struct Part {
 
 /// The hash that etcd 3.7 gives for the same history once it has swept its last compaction, in the making. It is a CRC-32C
 /// over etcd's key bucket up to `at`. Of what lies at or below `compacted` it leaves out what a compaction at `at` would drop.
-/// It does not depend on how far the index was swept before; while it is made nothing must be swept.
+/// It does not depend on how far the index was swept before; while it is made no later compaction must be swept.
 ///
 /// etcd itself answers another hash at exactly the last ten compacted revisions, until it restarts. It computed that
 /// hash while compacting, over versions that are gone afterwards.
@@ -117,6 +117,11 @@ impl HashWalk {
     /// When all keys were stamped anew.
     pub fn restamped(&self) -> Option<Revision> {
         self.restamped
+    }
+
+    /// The last compaction when it began.
+    pub fn compacted(&self) -> Option<Revision> {
+        self.compacted
     }
 
     /// The revision up to which is hashed.

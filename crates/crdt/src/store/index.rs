@@ -132,28 +132,37 @@ impl Index {
         range: &KeyRange,
         at: Revision,
     ) -> impl Iterator<Item = (&'a Key, &'a KeyVersion)> + use<'a> {
-        self.versions_of(range)
-            .filter_map(move |(key, versions)| Some((key, newest_at(versions, at)?)))
-            .filter(|(_, version)| version.is_live())
+        self.look(range, None, at).filter_map(|(key, version)| Some((key, version?)))
     }
 
-    /// Every version of every key, keys in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&Key, &[KeyVersion])> {
-        self.keys.iter().map(|(key, versions)| (key, &versions[..]))
-    }
-
-    fn versions_of<'a>(&'a self, range: &KeyRange) -> impl Iterator<Item = (&'a Key, &'a Versions)> + use<'a> {
+    /// Keys of the range, in order, those behind one of them (`None`: all), with the value that each had at that revision.
+    pub fn look<'a>(
+        &'a self,
+        range: &KeyRange,
+        behind: Option<&Key>,
+        at: Revision,
+    ) -> impl Iterator<Item = (&'a Key, Option<&'a KeyVersion>)> + use<'a> {
         // BTreeMap panics when the bounds are the wrong way round; clients may send them so.
         let (from, to) = (
-            Bound::Included(&range.start()[..]),
+            behind.map_or(Bound::Included(&range.start()[..]), |behind| Bound::Excluded(&behind[..])),
             match range {
                 KeyRange::Key(key) => Bound::Included(&key[..]),
                 KeyRange::Span(_, to) => Bound::Excluded(&to[..]),
                 KeyRange::From(_) => Bound::Unbounded,
             },
         );
-        let empty = matches!(range, KeyRange::Span(from, to) if from >= to);
-        (!empty).then(|| self.keys.range::<[u8], _>((from, to))).into_iter().flatten()
+        let empty = match range {
+            KeyRange::Key(key) => behind.is_some_and(|behind| behind >= key),
+            KeyRange::Span(from, to) => behind.unwrap_or(from) >= to,
+            KeyRange::From(_) => false,
+        };
+        let keys = (!empty).then(|| self.keys.range::<[u8], _>((from, to))).into_iter().flatten();
+        keys.map(move |(key, versions)| (key, newest_at(versions, at).filter(|version| version.is_live())))
+    }
+
+    /// Every version of every key, keys in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &[KeyVersion])> {
+        self.keys.iter().map(|(key, versions)| (key, &versions[..]))
     }
 
     /// The keys behind one (`None`: all), put or tombstone, in order.

@@ -8,6 +8,7 @@ pub(crate) mod history;
 pub(crate) mod index;
 pub(crate) mod lease;
 pub(crate) mod past;
+pub(crate) mod range;
 pub(crate) mod read;
 pub(crate) mod state;
 pub(crate) mod sweep;

@@ -1,13 +1,11 @@
-//! Reads of the store at a revision: ranges and compares, with etcd's order of limit, filters and sorting.
+//! Reads of the store at a revision: which ones are taken, and compares.
 
 use std::cmp::Ordering;
 
-use crate::command::op::{
-    Compare, CompareResult, CompareTarget, KeyValue, RangeOp, RangeReply, ReadAt, Refusal, RevisionBounds, SortOrder,
-    SortTarget,
-};
+use crate::command::op::{Compare, CompareResult, CompareTarget, KeyValue, RangeOp, RangeReply, ReadAt, Refusal};
 use crate::store::index::{Index, KeyVersion};
 use crate::store::past::PastValues;
+use crate::store::range::RangeWalk;
 use crate::words::key::KeyRange;
 use crate::words::revision::Revision;
 
@@ -20,6 +18,8 @@ pub struct View<'a> {
     pub current: Revision,
     /// The revision of the last compaction.
     pub compacted: Option<Revision>,
+    /// When all keys were stamped anew.
+    pub restamped: Option<Revision>,
     /// Whether other replicas have revisions too, in spaces of their own.
     pub shared: bool,
     /// What was read back of replaced values.
@@ -53,6 +53,17 @@ impl View<'_> {
     /// # Errors
     /// When the revision is yet to come, or compacted.
     pub fn range(&self, op: &RangeOp) -> Result<RangeReply, Refusal> {
+        let mut walk = self.begin(op)?;
+        walk.go_on(self.index, usize::MAX);
+        walk.fill(self.past);
+        Ok(walk.finish())
+    }
+
+    /// Begins to read a range.
+    ///
+    /// # Errors
+    /// When the revision is yet to come, or compacted.
+    pub fn begin(&self, op: &RangeOp) -> Result<RangeWalk, Refusal> {
         let at = match op.at {
             ReadAt::Revision(at) if self.is_foreign(at) => return Err(Refusal::Compacted),
             ReadAt::Revision(at) if at > self.current => return Err(Refusal::FutureRevision),
@@ -62,42 +73,7 @@ impl View<'_> {
         if Some(at) < self.compacted {
             return Err(Refusal::Compacted);
         }
-        let mut found = self.index.range(&op.range, at);
-        if op.count_only {
-            let count = found.count() as i64;
-            return Ok(RangeReply { revision: self.current, kvs: vec![], more: false, count });
-        }
-
-        // A limit cuts before sorting only where the order is the store's own; one more tells that there is more.
-        let by_key_order = op.sort.1 == SortOrder::Unspecified || op.sort == (SortTarget::Key, SortOrder::Ascend);
-        let cut = op.limit.filter(|_| by_key_order && op.bounds.is_empty());
-        let without_lease = op.keys_only && op.sort.0 != SortTarget::Value;
-        // Of keys alone no value is asked for.
-        let unasked = PastValues::default();
-        let past = if op.keys_only && op.sort.0 != SortTarget::Value { &unasked } else { self.past };
-        let mut kvs: Vec<KeyValue> = Vec::new();
-        for (key, version) in found.by_ref().take(cut.map_or(usize::MAX, |limit| limit.saturating_add(1))) {
-            let Some(mut kv) = version.to_key_value(key, past) else { continue };
-            if without_lease {
-                kv.lease = None;
-            }
-            kvs.push(kv);
-        }
-        let rest = if op.total_count { found.count() } else { 0 };
-        let count = (kvs.len() + rest) as i64;
-
-        if !op.bounds.is_empty() {
-            kvs.retain(|kv| within(&op.bounds, kv));
-        }
-        sort(&mut kvs, op.sort);
-        let more = op.limit.is_some_and(|limit| kvs.len() > limit);
-        kvs.truncate(op.limit.unwrap_or(usize::MAX));
-        if op.keys_only {
-            for kv in &mut kvs {
-                kv.value.clear();
-            }
-        }
-        Ok(RangeReply { revision: self.current, kvs, more, count })
+        Ok(RangeWalk::new(op, at, self.current, self.restamped))
     }
 
     /// Whether all keys of the compare's range fulfil it.
@@ -151,28 +127,5 @@ fn relates(ordering: Ordering, result: CompareResult) -> bool {
         CompareResult::Greater => ordering.is_gt(),
         CompareResult::Less => ordering.is_lt(),
         CompareResult::Unknown => true,
-    }
-}
-
-fn within(bounds: &RevisionBounds, kv: &KeyValue) -> bool {
-    let inside = |revision: Revision, min: Option<Revision>, max: Option<Revision>| {
-        min.is_none_or(|min| revision >= min) && max.is_none_or(|max| revision <= max)
-    };
-    inside(kv.mod_revision, bounds.min_mod, bounds.max_mod)
-        && inside(kv.create_revision, bounds.min_create, bounds.max_create)
-}
-
-fn sort(kvs: &mut [KeyValue], (target, order): (SortTarget, SortOrder)) {
-    let by: fn(&KeyValue, &KeyValue) -> Ordering = match target {
-        SortTarget::Key if order != SortOrder::Descend => return,
-        SortTarget::Key => |a, b| a.key.cmp(&b.key),
-        SortTarget::Version => |a, b| a.version.cmp(&b.version),
-        SortTarget::Create => |a, b| a.create_revision.cmp(&b.create_revision),
-        SortTarget::Mod => |a, b| a.mod_revision.cmp(&b.mod_revision),
-        SortTarget::Value => |a, b| a.value.cmp(&b.value),
-    };
-    match order {
-        SortOrder::Unspecified | SortOrder::Ascend => kvs.sort_by(by),
-        SortOrder::Descend => kvs.sort_by(|a, b| by(b, a)),
     }
 }

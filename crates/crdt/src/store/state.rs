@@ -119,8 +119,9 @@ impl State {
     /// The store as of that revision. A compaction above it is not durable yet, and must not have been swept. A reader
     /// may still read at the newest revision that is durable.
     pub fn view<'a>(&'a self, current: Revision, past: &'a PastValues) -> View<'a> {
+        debug_assert!(self.swept <= Some(current), "what that revision shows may be gone");
         let compacted = self.compacted.map(|compacted| compacted.min(current));
-        View { index: &self.index, current, compacted, shared: self.shared, past }
+        View { index: &self.index, current, compacted, restamped: self.restamped, shared: self.shared, past }
     }
 
     /// What a key is now, and in which record that stands.

@@ -106,8 +106,9 @@ impl<'a> Transaction<'a> {
     fn view(&self) -> View<'_> {
         let revision = self.place.revision;
         let current = if self.keys.is_empty() { revision.prev() } else { revision };
-        let State { index, compacted, shared, .. } = &*self.state;
-        View { index, current, compacted: *compacted, shared: *shared, past: &self.past }
+        let State { index, compacted, restamped, shared, .. } = &*self.state;
+        let (compacted, restamped, shared) = (*compacted, *restamped, *shared);
+        View { index, current, compacted, restamped, shared, past: &self.past }
     }
 
     /// The position of its next change of a client key.

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use eddy_crdt::{Alarm, BackupPoint, LeaseId, Member, Users};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::NodeError;
 use super::handle::Handle;
 use super::hold::Hold;
 
 /// Most backups that are made at once: each takes a thread, and some memory.
-const BACKUPS_MAX: usize = 8;
+pub(super) const BACKUPS_MAX: usize = 8;
 
-/// The moment of a backup, with all that is small. While it lives, no version leaves memory.
+/// The moment of a backup, with all that is small. While it lives, no version of it leaves memory.
 pub struct Captured {
     /// The moment.
     pub point: BackupPoint,
@@ -27,7 +28,7 @@ pub struct Captured {
     pub index: u64,
     /// What stands for raft's term.
     pub term: u64,
-    _hold: Option<Hold>,
+    _held: Option<(Hold, OwnedSemaphorePermit)>,
 }
 
 impl Captured {
@@ -41,7 +42,7 @@ impl Captured {
             users: Arc::clone(replica.users()),
             index: replica.next_number().saturating_sub(1),
             term,
-            _hold: None,
+            _held: None,
         }
     }
 }
@@ -52,13 +53,12 @@ impl Handle {
     /// # Errors
     /// When too many backups are being made, or writes have stopped, so that it will never be durable.
     pub async fn capture(&self, term: u64) -> Result<Captured, NodeError> {
-        // Before the moment is read: a compaction after it must not be swept.
-        let (hold, before) = Hold::new(&self.engine);
-        if before >= BACKUPS_MAX {
-            return Err(NodeError::TooManyRequests);
-        }
-        let (captured, number) = self.look(|replica| (Captured::of(replica, term), replica.next_number()));
+        let permit = Arc::clone(&self.engine.backups).try_acquire_owned().map_err(|_| NodeError::TooManyRequests)?;
+        let (captured, number, hold) = self.look(|replica| {
+            let hold = Hold::new(&self.engine, replica.compacted());
+            (Captured::of(replica, term), replica.next_number(), hold)
+        });
         self.durable_up_to(number).await?;
-        Ok(Captured { _hold: Some(hold), ..captured })
+        Ok(Captured { _held: Some((hold, permit)), ..captured })
     }
 }

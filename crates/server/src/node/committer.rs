@@ -432,8 +432,8 @@ impl Committer {
         self.sweeping
             && self.engine.is_writable()
             && !self.engine.is_paused()
-            && self.engine.holds.load(Ordering::Acquire) == 0
             && self.engine.published_groups.load(Ordering::Acquire) >= self.sweep_after
+            && self.engine.holds.allow(self.engine.replica.read().compacted())
     }
 
     fn sweep(&mut self) {

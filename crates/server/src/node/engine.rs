@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use eddy_crdt::{Identity, Now, Replica, Revision};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch as latest;
+use tokio::sync::{Semaphore, watch as latest};
 
 use super::admission::Admission;
 use super::error::NodeError;
 use super::hashes::Hashes;
+use super::holds::Holds;
 use super::hub::Hub;
 use super::peering::Peering;
 use super::pipe::Pipe;
@@ -65,8 +66,10 @@ pub(crate) struct Engine {
     pub(super) published_groups: AtomicU64,
     /// How many sweeps told of records that are not all trimmed.
     pub(super) trims_waiting: AtomicUsize,
-    /// How many walks over all versions are made: nothing is swept meanwhile.
-    pub(super) holds: AtomicUsize,
+    /// What may not be swept yet.
+    pub(super) holds: Holds,
+    /// Backups that may still begin.
+    pub(super) backups: Arc<Semaphore>,
     pub(super) writable: AtomicBool,
     pub(super) stopped_because: Mutex<Option<Arc<str>>>,
     /// Whether the disk is full.

@@ -26,6 +26,9 @@ const ENDED_EVERY: Duration = Duration::from_secs(1);
 /// Versions that go into a hash under one lock: writes wait for less than a millisecond.
 const HASHED_AT_ONCE: usize = 1024;
 
+/// Keys of a range that are looked at under one lock. Tests have few keys.
+const LOOKED_AT_ONCE: usize = if cfg!(debug_assertions) { 3 } else { 1024 };
+
 /// How long a client waits for its answer, as in etcd. A disk that does not answer must not hold clients for ever.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(7);
 
@@ -46,26 +49,48 @@ impl Handle {
         self.engine.identity
     }
 
-    /// Reads a range: linearizable (see the module), and at once.
+    /// Reads a range: linearizable (see the module). Each lock is held for a slice of it only.
     ///
     /// # Errors
     /// When the revision asked for is compacted or yet to come.
     pub async fn range(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
         let since = Instant::now();
-        let reply = self.whole(|replica, as_of, past| {
-            let reply = replica.range(op, as_of, past);
-            if let (Err(Refusal::Compacted), ReadAt::Revision(at)) = (&reply, op.at)
+        let reply = self.range_in_slices(op).await;
+        let refusal = match &reply {
+            Ok(_) => None,
+            Err(NodeError::Refused(refusal)) => Some(refusal),
+            Err(_) => return reply,
+        };
+        self.engine.metrics.done(&Tally::range());
+        self.engine.metrics.range(since.elapsed(), refusal.is_none());
+        self.engine.note_applied(since, "read-only range ", || slow::range(&op.range), refusal);
+        reply
+    }
+
+    async fn range_in_slices(&self, op: &RangeOp) -> Result<RangeReply, NodeError> {
+        let engine = &self.engine;
+        let (mut walk, mut done, _hold) = {
+            let replica = engine.replica.read();
+            // Under the lock: no compaction above it can have been swept.
+            let as_of = engine.durable_revision();
+            let begun = replica.begin_range(op, as_of);
+            if let (Err(Refusal::Compacted), ReadAt::Revision(at)) = (&begun, op.at)
                 && replica.is_foreign(at, as_of)
             {
-                self.engine.met_foreign(at);
+                engine.met_foreign(at);
             }
-            reply
-        });
-        let reply = reply.await?;
-        self.engine.metrics.done(&Tally::range());
-        self.engine.metrics.range(since.elapsed(), reply.is_ok());
-        self.engine.note_applied(since, "read-only range ", || slow::range(&op.range), reply.as_ref().err());
-        Ok(reply?)
+            let mut walk = begun?;
+            let done = replica.range_on(&mut walk, LOOKED_AT_ONCE)?;
+            let hold = (!done || walk.is_lacking()).then(|| Hold::new(engine, Some(walk.at())));
+            (walk, done, hold)
+        };
+        while !done {
+            done = engine.replica.read().range_on(&mut walk, LOOKED_AT_ONCE)?;
+        }
+        if walk.is_lacking() {
+            walk.fill(&engine.recall(walk.lacking()).await?);
+        }
+        Ok(walk.finish())
     }
 
     /// Evaluates a transaction that only reads, as [`Self::range`].
@@ -92,8 +117,11 @@ impl Handle {
     ) -> Result<Result<T, Refusal>, NodeError> {
         let mut past = PastValues::default();
         loop {
-            let as_of = self.engine.durable_revision();
-            let reply = read(&self.engine.replica.read(), as_of, &past);
+            let reply = {
+                let replica = self.engine.replica.read();
+                // Under the lock: no compaction above it can have been swept.
+                read(&replica, self.engine.durable_revision(), &past)
+            };
             let missing = past.missing();
             if missing.is_empty() {
                 return Ok(reply);
@@ -185,11 +213,13 @@ impl Handle {
         }
         let engine = Arc::clone(&self.engine);
         let hashed = tokio::task::spawn_blocking(move || {
-            let (since, _hold) = (Instant::now(), Hold::new(&engine));
-            let (mut walk, compacted, number) = {
+            let since = Instant::now();
+            let (mut walk, number, _hold) = {
                 let replica = engine.replica.read();
-                (replica.begin_hash(at)?, replica.compacted(), replica.next_number())
+                let hold = Hold::new(&engine, replica.compacted());
+                (replica.begin_hash(at)?, replica.next_number(), hold)
             };
+            let compacted = walk.compacted();
             while !engine.replica.read().hash_on(&mut walk, HASHED_AT_ONCE)? {}
             let (revision, hash) = (walk.at(), walk.finish());
             engine.metrics.hashed(since.elapsed());

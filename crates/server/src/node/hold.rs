@@ -1,25 +1,32 @@
-//! No sweep while somebody walks over all versions.
+//! Who walks over versions in slices keeps those that it needs from being swept meanwhile.
+//!
+//! A sweep of a compaction drops nothing that is visible at its revision or later. So a walk holds back sweeps of compactions
+//! above what it reads, and no others: as walks end, each compaction is swept some time, however many walks there are.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use eddy_crdt::Revision;
 
 use super::engine::Engine;
 
-/// Keeps sweeps away while it lives.
-pub(super) struct Hold(Arc<Engine>);
+/// Keeps sweeps of compactions above a revision away while it lives.
+pub(super) struct Hold {
+    engine: Arc<Engine>,
+    above: Option<Revision>,
+}
 
 impl Hold {
-    /// Tells also how many there were before.
-    pub(super) fn new(engine: &Arc<Engine>) -> (Self, usize) {
-        let before = engine.holds.fetch_add(1, Ordering::AcqRel);
-        (Self(Arc::clone(engine)), before)
+    /// To be made under the lock under which the walk looks at the replica first.
+    pub(super) fn new(engine: &Arc<Engine>, above: Option<Revision>) -> Self {
+        engine.holds.begin(above);
+        Self { engine: Arc::clone(engine), above }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+        self.engine.holds.end(self.above);
         // The committer may sleep until there is something to sweep.
-        self.0.queue.poke();
+        self.engine.queue.poke();
     }
 }

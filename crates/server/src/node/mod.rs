@@ -32,6 +32,7 @@ mod faults;
 mod handle;
 mod hashes;
 mod hold;
+mod holds;
 pub mod hub;
 pub mod identity;
 mod matcher;

@@ -11,14 +11,16 @@ use bytes::Bytes;
 use eddy_crdt::merge::ENGINE;
 use eddy_crdt::{Genesis, Identity, Input, Loader, Now, Replica};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch as latest;
+use tokio::sync::{Semaphore, watch as latest};
 
 use super::admission::Admission;
+use super::backup::BACKUPS_MAX;
 use super::committer::{Committer, SweepPace};
 use super::engine::{AppendingSince, Engine, Threads};
 use super::error::StartError;
 use super::handle::Handle;
 use super::hashes::Hashes;
+use super::holds::Holds;
 use super::hub::Hub;
 use super::identity;
 use super::peering::Peering;
@@ -171,7 +173,8 @@ pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, 
         durable_number: latest::Sender::new(replica.next_number()),
         published_groups: AtomicU64::new(0),
         trims_waiting: AtomicUsize::new(0),
-        holds: AtomicUsize::new(0),
+        holds: Holds::default(),
+        backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
         writable: AtomicBool::new(true),
         stopped_because: Mutex::new(None),
         paused: AtomicBool::new(false),

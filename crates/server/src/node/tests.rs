@@ -2,6 +2,7 @@
 
 mod flow;
 mod past;
+mod slices;
 mod space;
 mod support;
 mod watching;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use eddy_crdt::{
-    Command, Digest, Effects, Identity, Input, KeyRange, Keyspace, LeaseId, Now, PastValues, RangeOp, Record, Reply,
-    Revision, SystemKey, Tally,
+    Command, Digest, Effects, HashWalk, Identity, Input, KeyRange, Keyspace, LeaseId, Now, PastValues, RangeOp,
+    RangeReply, RangeWalk, Record, Refusal, Reply, Revision, SystemKey, Tally,
 };
 
 use super::naive::{Lease, Naive};
@@ -24,6 +24,21 @@ pub struct World {
     now: Now,
     /// After how many writes to the journal the model was what.
     snapshots: Vec<(usize, Naive)>,
+    walks: Vec<Walk>,
+    hashes: Vec<Hashing>,
+}
+
+/// A range in the making, with what the model said of it when it began.
+struct Walk {
+    op: RangeOp,
+    walk: RangeWalk,
+    expected: Result<RangeReply, Refusal>,
+}
+
+/// A hash in the making, with what it was in one piece when it began.
+struct Hashing {
+    walk: HashWalk,
+    expected: u32,
 }
 
 type Outcome = Result<(), String>;
@@ -38,10 +53,15 @@ impl World {
     pub fn new() -> Self {
         let node = Node { flushes: false, ..Node::empty(IDENTITY) };
         let now = node.now(0);
-        Self { node, model: Naive::new(), now, snapshots: vec![(0, Naive::new())] }
+        Self { node, model: Naive::new(), now, snapshots: vec![(0, Naive::new())], walks: vec![], hashes: vec![] }
     }
 
     pub fn step(&mut self, step: &Step) -> Outcome {
+        self.do_step(step)?;
+        self.walk_on()
+    }
+
+    fn do_step(&mut self, step: &Step) -> Outcome {
         match step {
             Step::Command(command) => {
                 let before = self.node.replica.revision().get();
@@ -74,15 +94,59 @@ impl World {
                     let read = |past: &PastValues| self.node.replica.range(op, Revision::new(as_of), past);
                     let ours = past::whole(&self.node.disk, read);
                     same!(ours, self.model.range(op, as_of), "{op:?} as of {as_of}");
+                    self.begin_walk(op, as_of);
                 }
+                self.begin_hash()?;
             }
             Step::Pass(ms) => self.now.mono_ms = self.now.mono_ms.saturating_add(*ms),
             Step::Wall(ms) => self.now.wall_ms = *ms,
-            Step::Sweep(changes) => drop(self.node.sweep(*changes)),
+            Step::Sweep(changes) if self.may_sweep() => drop(self.node.sweep(*changes)),
+            Step::Sweep(_) => {}
             Step::Trim(records) => self.node.trim(*records),
             Step::Look => self.look()?,
             Step::Release(changes) => drop(self.node.replica.release(self.node.replica.revision(), *changes)),
             Step::Crash(lost) => self.crash(*lost)?,
+        }
+        Ok(())
+    }
+
+    fn begin_walk(&mut self, op: &RangeOp, as_of: i64) {
+        if let Ok(walk) = self.node.replica.begin_range(op, Revision::new(as_of)) {
+            self.walks.push(Walk { op: op.clone(), walk, expected: self.model.range(op, as_of) });
+        }
+    }
+
+    fn begin_hash(&mut self) -> Outcome {
+        let refused = |refusal: Refusal| format!("a hash of now: {refusal:?}");
+        let walk = self.node.replica.begin_hash(None).map_err(refused)?;
+        let (expected, _) = self.node.replica.hash_kv(None).map_err(refused)?;
+        self.hashes.push(Hashing { walk, expected });
+        Ok(())
+    }
+
+    /// Whether what was compacted last is needed by nobody who walks.
+    fn may_sweep(&self) -> bool {
+        let compacted = self.node.replica.compacted();
+        self.walks.iter().all(|w| compacted <= Some(w.walk.at()))
+            && self.hashes.iter().all(|h| compacted <= h.walk.compacted())
+    }
+
+    /// Looks at one more key for each range, and at one more version for each hash.
+    fn walk_on(&mut self) -> Outcome {
+        for Walk { op, mut walk, expected } in std::mem::take(&mut self.walks) {
+            if !self.node.replica.range_on(&mut walk, 1).map_err(|refusal| format!("{op:?}: {refusal:?}"))? {
+                self.walks.push(Walk { op, walk, expected });
+                continue;
+            }
+            walk.fill(&past::recall(&self.node.disk, walk.lacking()));
+            same!(Ok(walk.finish()), expected, "{op:?} in slices");
+        }
+        for Hashing { mut walk, expected } in std::mem::take(&mut self.hashes) {
+            if !self.node.replica.hash_on(&mut walk, 1).map_err(|refusal| format!("a hash: {refusal:?}"))? {
+                self.hashes.push(Hashing { walk, expected });
+                continue;
+            }
+            same!(walk.finish(), expected, "a hash in slices");
         }
         Ok(())
     }
@@ -98,6 +162,7 @@ impl World {
 
     /// Loses the last writes, starts again from what is left (twice), and goes on from there.
     fn crash(&mut self, lost: usize) -> Outcome {
+        (self.walks, self.hashes) = (vec![], vec![]);
         self.node.disk.lose(lost);
         let image = self.node.disk.written();
         while self.snapshots.last().is_some_and(|(at, _)| *at > self.node.disk.waiting()) {
@@ -207,6 +272,7 @@ impl World {
     /// Compacts at the newest revision and trims: what stays is what is needed, a change each.
     pub fn no_garbage_stays(&mut self) -> Outcome {
         self.step(&Step::Command(Command::Compact(self.model.revision)))?;
+        (self.walks, self.hashes) = (vec![], vec![]);
         while !self.node.sweep(3) {}
         while !self.node.dead.is_empty() {
             self.node.trim(2);
