@@ -32,10 +32,10 @@ pub use command::event::{Commit, Event, EventKind};
 pub use command::member::Member;
 pub use command::notice::{GivenUp, Losses, MergeReport, Notice, Part, Rule, Said, Stands};
 pub use command::op::{
-    Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, DeleteReply, KeyValue, LeaseStatus, Op,
-    OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, RangeReply, ReadAt, Refusal, Reply, RevisionBounds,
-    SortOrder, SortTarget, Txn, TxnReply,
+    Alarm, AlarmKind, Command, Compare, CompareResult, CompareTarget, DeleteOp, KeyValue, Op, PutLease, PutOp,
+    PutValue, RangeOp, ReadAt, RevisionBounds, SortOrder, SortTarget, Txn,
 };
+pub use command::reply::{DeleteReply, LeaseStatus, OpReply, PutReply, RangeReply, Refusal, Reply, TxnReply};
 pub use command::tally::Tally;
 pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record};
 pub use replica::Replica;

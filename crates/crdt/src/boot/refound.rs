@@ -11,7 +11,8 @@ use bytes::Bytes;
 
 use crate::boot::genesis::{DOT, Genesis};
 use crate::command::auth::{Permission, ROOT};
-use crate::command::op::{KeyValue, Refusal};
+use crate::command::op::KeyValue;
+use crate::command::reply::Refusal;
 use crate::entry::change::is_version_number;
 use crate::entry::{Applied, Change, ChangeKind, Record};
 use crate::replica::Replica;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::genesis::{Founder, Genesis};
 use crate::command::notice::Notice;
-use crate::command::op::{Command, DeleteOp, PutLease, PutOp, PutValue, Refusal, Reply};
+use crate::command::op::{Command, DeleteOp, PutLease, PutOp, PutValue};
+use crate::command::reply::{Refusal, Reply};
 use crate::replica::Replica;
 use crate::replica::prepared::Prepared;
 use crate::replica::spaces::{CHOICES_ALONE, SPACES_MAX};

@@ -6,4 +6,5 @@ pub(crate) mod event;
 pub(crate) mod member;
 pub(crate) mod notice;
 pub(crate) mod op;
+pub(crate) mod reply;
 pub(crate) mod tally;

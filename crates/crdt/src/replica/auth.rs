@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::command::auth::{AuthCommand, AuthRefusal, ROOT};
-use crate::command::op::{Refusal, Reply};
+use crate::command::reply::{Refusal, Reply};
 use crate::replica::Replica;
 use crate::replica::turn::Turn;
 use crate::store::auth::{AuthKey, AuthValue, EnabledValue, GrantValue, PermissionValue, RoleValue, UserValue};

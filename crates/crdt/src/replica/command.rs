@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::command::op::{Command, Refusal, Reply};
+use crate::command::op::Command;
+use crate::command::reply::{Refusal, Reply};
 use crate::entry::ChangeKind;
 use crate::replica::Replica;
 use crate::replica::spaces::Stride;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::command::member::Member;
 use crate::command::notice::Notice;
-use crate::command::op::{Refusal, Reply};
+use crate::command::reply::{Refusal, Reply};
 use crate::entry::Change;
 use crate::replica::Replica;
 use crate::replica::members::{self, Members};

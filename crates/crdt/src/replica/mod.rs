@@ -37,7 +37,8 @@ use std::sync::Arc;
 
 use crate::command::event::Commit;
 use crate::command::notice::MergeReport;
-use crate::command::op::{Command, RangeOp, RangeReply, Refusal, Txn, TxnReply};
+use crate::command::op::{Command, RangeOp, Txn};
+use crate::command::reply::{RangeReply, Refusal, TxnReply};
 use crate::command::tally::Tally;
 use crate::entry::Head;
 use crate::merge::book::RuleBook;

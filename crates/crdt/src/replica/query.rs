@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use crate::command::member::Member;
 use crate::command::notice::MergeReport;
-use crate::command::op::{Alarm, LeaseStatus};
+use crate::command::op::Alarm;
+use crate::command::reply::LeaseStatus;
 use crate::entry::{ChangeKind, Entry};
 use crate::merge::book::RuleBook;
 use crate::merge::windows::{KeyWindow, Windows};

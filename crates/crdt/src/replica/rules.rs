@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::command::counter::{AtomicRule, CounterRule};
-use crate::command::op::{Refusal, Reply};
+use crate::command::reply::{Refusal, Reply};
 use crate::entry::{ChangeKind, Entry, Past};
 use crate::merge::book::RuleBook;
 use crate::merge::rules::{FIRST, Rules, UnknownRules};

@@ -7,7 +7,7 @@
 //! then hardly ever meet in one space.
 
 use crate::command::notice::Notice;
-use crate::command::op::{Refusal, Reply};
+use crate::command::reply::{Refusal, Reply};
 use crate::replica::Replica;
 use crate::replica::members::Members;
 use crate::replica::turn::Turn;

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use crate::command::event::Commit;
 use crate::command::notice::Notice;
-use crate::command::op::{Command, Refusal, Reply};
+use crate::command::op::Command;
+use crate::command::reply::{Refusal, Reply};
 use crate::command::tally::Tally;
 use crate::entry::Entry;
 use crate::replica::marks::Ack;

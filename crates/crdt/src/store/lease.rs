@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::command::op::LeaseStatus;
+use crate::command::reply::LeaseStatus;
 use crate::words::clock::Now;
 use crate::words::id::LeaseId;
 use crate::words::key::Key;

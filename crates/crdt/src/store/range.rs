@@ -7,7 +7,8 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 
-use crate::command::op::{KeyValue, RangeOp, RangeReply, RevisionBounds, SortOrder, SortTarget};
+use crate::command::op::{KeyValue, RangeOp, RevisionBounds, SortOrder, SortTarget};
+use crate::command::reply::RangeReply;
 use crate::store::index::{Index, KeyVersion};
 use crate::store::past::{Held, PastPlace, PastValues};
 use crate::words::key::Key;

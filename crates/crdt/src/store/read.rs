@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use crate::command::op::{Compare, CompareResult, CompareTarget, KeyValue, RangeOp, RangeReply, ReadAt, Refusal};
+use crate::command::op::{Compare, CompareResult, CompareTarget, KeyValue, RangeOp, ReadAt};
+use crate::command::reply::{RangeReply, Refusal};
 use crate::store::index::{Index, KeyVersion};
 use crate::store::past::PastValues;
 use crate::store::range::RangeWalk;

@@ -7,9 +7,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::command::event::Event;
-use crate::command::op::{
-    DeleteOp, DeleteReply, Op, OpReply, PutLease, PutOp, PutReply, PutValue, RangeOp, ReadAt, Refusal, Txn, TxnReply,
-};
+use crate::command::op::{DeleteOp, Op, PutLease, PutOp, PutValue, RangeOp, ReadAt, Txn};
+use crate::command::reply::{DeleteReply, OpReply, PutReply, Refusal, TxnReply};
 use crate::command::tally::{self, Tally};
 use crate::entry::{Applied, Change, ChangeKind};
 use crate::store::history::{self, ChangedKeys};
