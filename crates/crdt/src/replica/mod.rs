@@ -25,6 +25,7 @@ pub(crate) mod replication;
 pub(crate) mod rules;
 mod schemas;
 mod settle;
+mod showing;
 pub(crate) mod spaces;
 mod step;
 pub(crate) mod strays;

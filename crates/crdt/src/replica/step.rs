@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::command::event::{Commit, Event};
+use crate::command::event::Commit;
 use crate::command::notice::{Losses, MergeReport, Notice};
 use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Record};
 use crate::merge::outcome::{self, MergeOutcome};
@@ -21,9 +21,8 @@ use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::log::Logged;
 use crate::replica::prepared::Prepared;
+use crate::replica::showing::Showing;
 use crate::replica::turn::Turn;
-use crate::store::history::ChangedKeys;
-use crate::store::state::Position;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
@@ -90,53 +89,6 @@ impl Planned {
             KeyStep::Nothing => self.number_before,
             _ => self.outcome.live.as_ref().map(|_| number),
         }
-    }
-}
-
-/// What one revision of a step did.
-#[derive(Default)]
-struct Shown {
-    keys: ChangedKeys,
-    events: SmallVec<[Event; 1]>,
-}
-
-/// What a step did, revision by revision.
-struct Showing {
-    first: Revision,
-    shown: SmallVec<[Shown; 2]>,
-    /// The entry that is being shown, and where what it did begins.
-    entry: usize,
-    begin: usize,
-}
-
-impl Showing {
-    fn starting_at(first: Revision) -> Self {
-        Self { first, shown: SmallVec::new(), entry: 0, begin: 0 }
-    }
-
-    /// Goes on with what an entry did.
-    fn turn_to(&mut self, entry: usize) {
-        if entry != self.entry {
-            (self.entry, self.begin) = (entry, self.shown.len());
-        }
-    }
-
-    /// The place of the next change of a key, which record `number` holds: at which revision after the first one, and the
-    /// position. `behind` the end of what the key was, it stands at a later one.
-    fn next(&self, number: u64, behind: bool) -> (u32, Position) {
-        let after = self.shown.len().min(self.begin + usize::from(behind));
-        let sub = self.shown.get(after).map_or(0, |shown| shown.keys.len()) as u32;
-        (after as u32, Position { revision: self.first.after(after as u32), sub, number })
-    }
-
-    /// Takes note of what was done at the place that [`Self::next`] gave.
-    fn push(&mut self, (after, at): (u32, Position), key: Key, event: Event) {
-        if self.shown.len() <= after as usize {
-            self.shown.push(Shown::default());
-        }
-        let shown = &mut self.shown[after as usize];
-        shown.keys.push((at.sub, key));
-        shown.events.push(event);
     }
 }
 

@@ -15,22 +15,19 @@ use eddy_crdt::{Command, Commit, Effects, Input, Notice, Replica, Reply, Revisio
 use parking_lot::RwLockWriteGuard;
 use tokio::sync::oneshot;
 
+use super::answer::{Answer, answer, answer_all};
 use super::backlog::{self, Handed, Told, WaitingAcks};
 use super::engine::Engine;
 use super::error::NodeError;
 use super::peering::Durable;
-use super::pipe::{Flush, Work};
+use super::pipe::Flush;
 use super::queue::{CommandResult, Job, Wait};
 use super::slow;
+use super::sweeper::{SweepPace, Sweeper};
 use crate::storage::Group;
 
 /// After this many commands readers get a chance to take the lock.
 const COMMANDS_PER_LOCK: usize = 64;
-
-/// After this many records, or bytes of them, the committer sweeps even without a compaction: ended leases, alarms and what left
-/// the log leave dead records.
-const RECORDS_PER_SWEEP: usize = 4096;
-const BYTES_PER_SWEEP: usize = 8 << 20;
 
 /// How many replaced values leave memory with a group, or with one hold of the lock at the start. Most groups are smaller, so
 /// none stays behind for long.
@@ -39,22 +36,6 @@ const RELEASED_PER_GROUP: usize = 8192;
 /// How long a group works on inputs of peers before its answers leave. A merge may take milliseconds, and clients wait
 /// for no more than this. With less, many busy clients would leave too little time for peers.
 const PEERS_PER_GROUP: Duration = Duration::from_millis(20);
-
-/// How fast a sweep drops what a compaction hid.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SweepPace {
-    /// About how many changes one slice drops.
-    pub batch: usize,
-    /// Pause between two slices.
-    pub pause: Duration,
-}
-
-impl Default for SweepPace {
-    /// etcd's.
-    fn default() -> Self {
-        Self { batch: 1000, pause: Duration::from_millis(10) }
-    }
-}
 
 /// See the module.
 pub(crate) struct Committer {
@@ -65,16 +46,7 @@ pub(crate) struct Committer {
     backlog: VecDeque<Handed>,
     /// How many groups the storage thread was given: the number of the last one.
     handed_on: u64,
-    /// The group with the last compaction. Sweeping waits until it is durable.
-    sweep_after: u64,
-    sweeping: bool,
-    pace: SweepPace,
-    /// When the next slice of a sweep may begin.
-    next_slice: Instant,
-    records_since_sweep: usize,
-    bytes_since_sweep: usize,
-    /// Physical compactions, answered when the sweep is done and on disk.
-    physical: Vec<Answer>,
+    sweeper: Sweeper,
 }
 
 /// Closes the queue and the pipe when the committer ends, by a panic too.
@@ -144,20 +116,8 @@ impl Applied {
 
 impl Committer {
     pub(crate) fn new(engine: Arc<Engine>, pace: SweepPace) -> Self {
-        Self {
-            engine,
-            acks: None,
-            backlog: VecDeque::new(),
-            handed_on: 0,
-            sweep_after: 0,
-            // Records that died before the last stop may still be on disk.
-            sweeping: true,
-            pace,
-            next_slice: Instant::now(),
-            records_since_sweep: 0,
-            bytes_since_sweep: 0,
-            physical: Vec::new(),
-        }
+        let sweeper = Sweeper::new(Arc::clone(&engine), pace);
+        Self { engine, acks: None, backlog: VecDeque::new(), handed_on: 0, sweeper }
     }
 
     /// Runs until the queue is closed and drained.
@@ -173,7 +133,7 @@ impl Committer {
             let tick = deadline
                 .filter(|_| self.engine.is_writable() && !self.engine.is_paused())
                 .map(|deadline_ms| self.engine.started + Duration::from_millis(deadline_ms));
-            let slice = self.may_sweep().then_some(self.next_slice);
+            let slice = self.sweeper.next();
             let wait = match tick.into_iter().chain(slice).min() {
                 _ if slice.is_some_and(|slice| slice <= Instant::now()) || !self.backlog.is_empty() => Wait::No,
                 Some(wake) => Wait::Until(wake),
@@ -188,9 +148,7 @@ impl Committer {
                 for job in group.drain(..) {
                     job.refuse(self.engine.write_error());
                 }
-                for (reply, _) in self.physical.drain(..) {
-                    answer(reply, Err(self.engine.write_error()));
-                }
+                self.sweeper.refuse(|| self.engine.write_error());
                 continue;
             }
             if self.engine.is_paused() {
@@ -203,14 +161,12 @@ impl Committer {
             if !group.is_empty() || !self.backlog.is_empty() || deadline.is_some_and(|deadline| deadline <= now_ms) {
                 deadline = self.commit(&mut group);
             }
-            if self.may_sweep() && self.next_slice <= Instant::now() {
-                self.sweep();
+            if self.sweeper.next().is_some_and(|slice| slice <= Instant::now()) {
+                self.sweeper.go_on();
             }
         }
         backlog::refuse_all(&mut self.backlog, || NodeError::Stopped);
-        for (reply, _) in self.physical.drain(..) {
-            answer(reply, Err(NodeError::Stopped));
-        }
+        self.sweeper.refuse(|| NodeError::Stopped);
     }
 
     /// While the disk is full: renews leases, which writes nothing, and refuses all other jobs. No lease runs out
@@ -307,16 +263,7 @@ impl Committer {
         }
         self.handed_on += 1;
         let bytes = applied.records.iter().map(Bytes::len).sum();
-        self.records_since_sweep += applied.records.len();
-        self.bytes_since_sweep += bytes;
-        let is_much = self.records_since_sweep >= RECORDS_PER_SWEEP || self.bytes_since_sweep >= BYTES_PER_SWEEP;
-        if applied.compacted || is_much {
-            (self.records_since_sweep, self.bytes_since_sweep) = (0, 0);
-            self.sweeping = true;
-        }
-        if applied.compacted {
-            self.sweep_after = self.handed_on;
-        }
+        self.sweeper.note_group(self.handed_on, applied.records.len(), bytes, applied.compacted);
         let first = after.next_number - applied.records.len() as u64;
         engine.pipe.flush(Flush {
             group: after.head.map(|head| Group { first, records: applied.records, head }),
@@ -329,7 +276,7 @@ impl Committer {
             leapt: applied.leapt,
             bytes,
             // The sweep waits for this group, and by then no job may wake the committer.
-            poke: applied.compacted || self.sweeping,
+            poke: applied.compacted || self.sweeper.is_sweeping(),
             since: Instant::now(),
         });
     }
@@ -419,68 +366,10 @@ impl Committer {
                 self.engine.metrics.compacted(at);
             }
             if physical {
-                self.physical.push((reply, result));
+                self.sweeper.answer_at_the_end((reply, result));
                 return;
             }
         }
         applied.replies.push((reply, result));
-    }
-
-    /// Whether there is something to sweep, and the compaction that hid it is durable. Before that, a crash could leave a
-    /// journal without the records and a head without the compaction.
-    fn may_sweep(&self) -> bool {
-        self.sweeping
-            && self.engine.is_writable()
-            && !self.engine.is_paused()
-            && self.engine.published_groups.load(Ordering::Acquire) >= self.sweep_after
-            && self.engine.holds.allow(self.engine.replica.read().compacted())
-    }
-
-    fn sweep(&mut self) {
-        let is_trimmed = self.engine.trims_waiting.load(Ordering::Acquire) == 0;
-        let sweep = self.engine.replica.write().sweep(self.pace.batch, is_trimmed);
-        self.sweeping = !sweep.done;
-        self.next_slice = Instant::now() + self.pace.pause;
-        let waiting = if sweep.done { std::mem::take(&mut self.physical) } else { Vec::new() };
-        if sweep.dead.is_empty() && waiting.is_empty() {
-            return;
-        }
-        self.engine.metrics.swept(sweep.dead.len());
-        self.engine.trims_waiting.fetch_add(1, Ordering::AcqRel);
-        self.engine.pipe.send(Work::Trim { dead: sweep.dead, waiting });
-    }
-}
-
-/// A waiter, and the result of its command.
-pub(crate) type Answer = (oneshot::Sender<CommandResult>, CommandResult);
-
-/// Up to this many answers are given from outside the runtime.
-const ANSWERS_FROM_OUTSIDE: usize = 4;
-
-/// Answers a group. Each answer wakes a task. From outside the runtime each wake-up takes the lock of the runtime's
-/// queue and may wake a worker. More answers than `ANSWERS_FROM_OUTSIDE` become one task, which wakes the others from
-/// inside. How long that task waited tells the queue how far the runtime is behind.
-pub(crate) fn answer_all(engine: &Arc<Engine>, answers: Vec<Answer>) {
-    let give = |answers| {
-        for (reply, result) in answers {
-            answer(reply, result);
-        }
-    };
-    match &engine.runtime {
-        Some(runtime) if answers.len() > ANSWERS_FROM_OUTSIDE => {
-            let (engine, since) = (Arc::clone(engine), Instant::now());
-            drop(runtime.spawn(async move {
-                engine.queue.note_lag(since.elapsed());
-                give(answers);
-            }));
-        }
-        _ => give(answers),
-    }
-}
-
-/// Answers a client, which may have gone.
-pub(crate) fn answer(reply: oneshot::Sender<CommandResult>, result: CommandResult) {
-    if reply.send(result).is_err() {
-        tracing::trace!("a client went before its answer");
     }
 }

@@ -12,14 +12,15 @@
 //! flush, when the node takes no more writes.
 
 pub use self::backup::Captured;
-pub use self::committer::SweepPace;
 pub use self::error::{NodeError, StartError};
 pub use self::handle::{Handle, REQUEST_TIMEOUT};
 pub use self::start::{Options, PROGRESS_INTERVAL_DEFAULT, PROGRESS_INTERVAL_MIN, QUOTA_DEFAULT, load, start};
 pub use self::state::{HashKv, NodeState, Status};
+pub use self::sweeper::SweepPace;
 
 mod admission;
 pub mod alarm;
+mod answer;
 pub mod autocompact;
 mod backlog;
 mod backup;
@@ -47,6 +48,7 @@ mod slow;
 mod start;
 mod state;
 mod storage_thread;
+mod sweeper;
 #[cfg(test)]
 mod tests;
 pub mod watch;

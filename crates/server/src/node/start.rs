@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch as latest};
 
 use super::admission::Admission;
 use super::backup::BACKUPS_MAX;
-use super::committer::{Committer, SweepPace};
+use super::committer::Committer;
 use super::engine::{AppendingSince, Engine, Threads};
 use super::error::StartError;
 use super::handle::Handle;
@@ -27,6 +27,7 @@ use super::peering::Peering;
 use super::pipe::Pipe;
 use super::queue::Queue;
 use super::storage_thread::StorageThread;
+use super::sweeper::SweepPace;
 use crate::metrics::Metrics;
 use crate::storage::{Doubt, Group, Journal, StorageError};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::committer::{Answer, answer, answer_all};
+use super::answer::{Answer, answer, answer_all};
 use super::engine::Engine;
 use super::error::NodeError;
 use super::past::Reading;

@@ -8,6 +8,7 @@ use eddy_crdt::{
 };
 use futures::future::join_all;
 use futures::poll;
+use tokio::time::timeout;
 
 use super::support::*;
 use crate::node::{NodeError, NodeState, start};
@@ -298,6 +299,31 @@ async fn a_physical_compaction_is_answered_when_the_disk_holds_no_more_than_the_
 }
 
 #[tokio::test]
+async fn what_is_dead_goes_without_a_compaction_after_many_records_or_many_bytes() {
+    // Leases that ended leave dead records.
+    for (leases, puts, value, left) in [(2200, 0, 0, 1000), (100, 9, 1 << 20, 20)] {
+        let disk = Disk::new();
+        let node = node(&disk);
+        for n in 1..=leases {
+            node.lease_grant(LeaseId::new(n), 60).await.unwrap();
+            node.lease_revoke(LeaseId::new(n)).await.unwrap();
+        }
+        let large = "x".repeat(value);
+        for n in 0..puts {
+            put_ok(&node, &n.to_string(), &large).await;
+        }
+        let swept = async {
+            while disk.durable().len() > left {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let swept = timeout(Duration::from_secs(20), swept).await;
+        assert!(swept.is_ok(), "{} records are left of {leases} leases", disk.durable().len());
+        node.shutdown();
+    }
+}
+
+#[tokio::test]
 async fn crashes_around_compactions_never_leave_a_damaged_journal() {
     for nth in 1..60 {
         let disk = Disk::new();
@@ -330,7 +356,7 @@ async fn leases_run_out_without_anybody_asking() {
     let spec = super::watching::spec(everything(), None);
     stream.create(spec).unwrap();
     // Two seconds is the shortest lease; the event comes by itself.
-    let item = tokio::time::timeout(Duration::from_secs(20), stream.next()).await.unwrap();
+    let item = timeout(Duration::from_secs(20), stream.next()).await.unwrap();
     assert!(matches!(item, Some(crate::node::watch::WatchItem::Events { .. })));
     assert_eq!(get(&node, "leased"), None);
     assert_eq!(node.leases().await.unwrap(), []);
