@@ -21,10 +21,11 @@ type Gauges struct {
 	wait     sync.WaitGroup
 	mu       sync.Mutex
 	most     map[string]int64 // bytes resident
+	since    map[string]int64 // the same since it was told last
 }
 
 func (l *Lab) gauges(replicas []*Replica) *Gauges {
-	g := &Gauges{lab: l, replicas: replicas, stop: make(chan struct{}), most: map[string]int64{}}
+	g := &Gauges{lab: l, replicas: replicas, stop: make(chan struct{}), most: map[string]int64{}, since: map[string]int64{}}
 	g.wait.Go(func() {
 		for {
 			g.look()
@@ -42,7 +43,8 @@ func (g *Gauges) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range g.replicas {
-		g.most[r.name] = max(g.most[r.name], r.rss())
+		rss := r.rss()
+		g.most[r.name], g.since[r.name] = max(g.most[r.name], rss), max(g.since[r.name], rss)
 	}
 }
 
@@ -55,7 +57,16 @@ func (g *Gauges) finish() {
 	})
 }
 
-// tell prints what each replica takes now.
+// mostSince is the most memory of a replica since it was asked last, bytes.
+func (g *Gauges) mostSince(r *Replica) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	most := g.since[r.name]
+	g.since[r.name] = 0
+	return most
+}
+
+// tell prints what each replica takes now, and what it took at most since it was told last.
 func (g *Gauges) tell(when string) {
 	g.lab.report.note("%s:", when)
 	for _, r := range g.replicas {
@@ -69,8 +80,8 @@ func (g *Gauges) tell(when string) {
 				behind += fmt.Sprint("; alarms ", s.Alarms)
 			}
 		}
-		g.lab.report.note("  %s: %d MB resident, %d MB on disk, %d MB of its quota used; %s unsettled keys; entries behind:%s",
-			r.name, r.rss()>>20, r.onDisk()>>20, r.metric("eddy_quota_used_bytes")>>20, unsettled, behind)
+		g.lab.report.note("  %s: %d MB resident (at most %d), %d MB on disk, %d MB of its quota used; %s unsettled keys; entries behind:%s",
+			r.name, r.rss()>>20, g.mostSince(r)>>20, r.onDisk()>>20, r.metric("eddy_quota_used_bytes")>>20, unsettled, behind)
 	}
 }
 
