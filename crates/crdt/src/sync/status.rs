@@ -78,6 +78,8 @@ pub struct PeerStatus {
     pub entries_ahead: u64,
     /// How many bytes are on their way.
     pub in_flight_bytes: usize,
+    /// How many bytes of values that it sent are kept as bases of deltas.
+    pub kept_bytes: usize,
     /// Whether its state is the same.
     pub equality: Equality,
     /// The last round trip, milliseconds.

@@ -22,6 +22,10 @@ use crate::words::vector::VersionVector;
 /// How many bytes of values are kept as bases until the replica has applied them.
 const RECENT_BYTES_MAX: usize = 8 << 20;
 
+/// How many are kept once it has. It knows what its keys are itself; what a client here wrote over meanwhile it may know no
+/// more. There is a session with each member, so this counts many times.
+const APPLIED_BYTES_MAX: usize = 256 << 10;
+
 /// How much the deltas of entries that are resolved at once may give together, unless it is a single entry, bytes. A
 /// sender counts a megabyte before deltas per message, and a few of these may have been waiting.
 const EXPANDED_BYTES_MAX: usize = 256 << 20;
@@ -50,7 +54,12 @@ impl Recent {
         }
         self.order.push_back(hash);
         self.bytes += value.len();
-        while self.bytes > RECENT_BYTES_MAX {
+        self.shrink(RECENT_BYTES_MAX);
+    }
+
+    /// Lets the oldest values go until there are at most so many bytes.
+    fn shrink(&mut self, max: usize) {
+        while self.bytes > max {
             let Some(gone) = self.order.pop_front().and_then(|hash| self.values.remove(&hash)) else { break };
             self.bytes -= gone.len();
         }
@@ -174,6 +183,15 @@ impl Incoming {
     /// Whether something waits for entries or messages that come another way.
     pub(super) fn waits(&self) -> bool {
         !self.parked.is_empty() || !self.later.is_empty()
+    }
+
+    /// Lets go of received values once the replica has applied all that it was given.
+    pub(super) fn forget_applied(&mut self, replica: &Replica) {
+        if self.recent.bytes > APPLIED_BYTES_MAX && replica.vector().covers(&self.handed) {
+            self.recent.shrink(APPLIED_BYTES_MAX);
+            self.recent.values.shrink_to_fit();
+            self.recent.order.shrink_to_fit();
+        }
     }
 
     /// What was given to the replica did not get there.

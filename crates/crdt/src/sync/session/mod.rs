@@ -340,6 +340,7 @@ impl Session {
             bytes_behind: replica.bytes_for(&vector, durable),
             entries_ahead: vector.iter().map(|dot| dot.seq.saturating_sub(replica.vector().get(dot.origin))).sum(),
             in_flight_bytes: self.outgoing.in_flight_bytes(),
+            kept_bytes: self.incoming.recent.bytes,
             equality: self.compare.equality().clone(),
             round_trip_ms: self.clocks.round_trip_ms(),
             clock_ahead_ms: self.clocks.ahead_ms(),

@@ -194,6 +194,7 @@ impl Session {
     pub(super) fn take_parked(&mut self, round: &mut Round<'_>, peer: &Peer) -> Result<(), SyncError> {
         let (replica, now) = (round.replica, round.now);
         let inc = &mut self.incoming;
+        inc.forget_applied(replica);
         if inc.parked.is_empty() {
             return Ok(());
         }

@@ -35,6 +35,27 @@ fn two_replicas_tell_each_other_everything_and_settle() {
     assert_eq!(world.nodes[0].notices, []);
 }
 
+/// There is a session with each member. Each kept the last eight megabytes that came over it.
+#[test]
+fn what_was_applied_is_hardly_kept_for_what_comes_next() {
+    let mut world = World::wired(2);
+    let wire = world.connect(0, 1);
+    world.converge();
+    for n in 0..1_000 {
+        // Like the one before, so that it travels as a delta.
+        world.put(0, &format!("k{}", n % 10), format!("{n}{}", "x".repeat(2_000)));
+        if n % 100 == 0 {
+            world.step();
+        }
+    }
+    world.converge();
+    world.pass(1_000);
+    let report = world.report(wire, 1);
+    assert!(report.kept_bytes > 100_000, "the last ones are kept: {}", report.kept_bytes);
+    assert!(report.kept_bytes <= 256 << 10, "of 2 MB {} are kept", report.kept_bytes);
+    assert_eq!(report.tally.missing_bases, 0);
+}
+
 #[test]
 fn what_is_written_later_follows_at_once() {
     let mut world = World::wired(2);
