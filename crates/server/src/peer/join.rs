@@ -263,9 +263,13 @@ async fn take(
     }
 }
 
+/// How many times as long is waited while some members do not answer. They may have more; they may also never come back.
+const SILENT_PATIENCE: u32 = 3;
+
 /// Begins anew, under a new birth, from another member's state. Asks until one of them gives it. Returns `None` when all
-/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk. `first` is
-/// asked first: it has what is wanted.
+/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk. Where some do not
+/// answer at all, that takes longer. Whoever comes back with more is begun anew from then. `first` is asked first: it has what
+/// is wanted.
 ///
 /// # Errors
 /// When there is no other member, or no randomness for a birth.
@@ -293,7 +297,7 @@ pub async fn anew(
     let others: Vec<&Founder> = others.iter().collect();
     let request =
         MeetRequest { cluster_id: before.cluster.get(), member_id: before.replica.get(), ..MeetRequest::default() };
-    let mut all_empty_since = None;
+    let mut empty_since = None;
     tracing::warn!(birth = %identity.birth, "beginning anew from what the others have; what only this member had is written again");
     let (mut backoff, mut troubles) = (Backoff::new(), Troubles::default());
     loop {
@@ -303,16 +307,23 @@ pub async fn anew(
             }
         }
         // One that joins does not know the id of the cluster before it has begun.
+        let answers = ask(dialer, &others, &request).await;
+        let answered = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
         let has_nothing = |(_, answer): &(&Founder, Result<MeetResponse, String>)| {
-            answer.as_ref().is_ok_and(|answer| answer.starting)
+            answer.as_ref().map_or(true, |answer| answer.starting)
         };
-        if ask(dialer, &others, &request).await.iter().all(has_nothing) {
-            if all_empty_since.get_or_insert_with(Instant::now).elapsed() >= patience {
-                tracing::warn!("no other member has anything: going on with what is on this disk");
+        if answered == 0 || !answers.iter().all(has_nothing) {
+            empty_since = None;
+        } else {
+            let waited = empty_since.get_or_insert_with(Instant::now).elapsed();
+            let enough = if answered == others.len() { patience } else { patience * SILENT_PATIENCE };
+            if waited >= enough {
+                tracing::warn!(
+                    answered,
+                    "no other member that answers has anything: going on with what is on this disk"
+                );
                 return Ok(None);
             }
-        } else {
-            all_empty_since = None;
         }
         tokio::time::sleep(backoff.pause()).await;
     }

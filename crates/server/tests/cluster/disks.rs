@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::cluster::{Cluster, PATIENCE, Setup};
+use crate::cluster::{Cluster, PATIENCE, Replica, Setup};
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
@@ -142,5 +142,36 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     restored.logs(said).await?;
     let reported = restored.logged(&["a write from before the loss gave something up", "contended"]);
     ensure!(reported == 1, "what was dropped is reported: {}", restored.server.log());
+    Ok(())
+}
+
+/// Two disks are lost at once, and the third member never comes back. One of the two began by itself and took a write, the
+/// other one is a copy. Each is to begin anew from the other: both waited for the third for ever.
+#[tokio::test]
+async fn two_that_lost_their_disks_do_not_wait_for_one_that_never_comes_back() -> Result<()> {
+    let soon = |_| vec!["--join-timeout=1s".to_owned()];
+    let mut cluster = Cluster::with(3, Setup { flags: Some(&soon), ..Setup::default() }).await?;
+    for replica in &cluster.replicas {
+        replica.put(&replica.name, "x").await?;
+    }
+    cluster.settled().await?;
+    cluster.replicas[2].server.kill()?;
+    cluster.replicas[0].server.kill()?;
+    let (data, backup) = (cluster.replicas[0].server.data_dir().to_owned(), cluster.path("backup"));
+    copy(&data, &backup)?;
+    fs::remove_dir_all(&data)?;
+    copy(&backup, &data)?;
+    cluster.replicas[1].server.kill()?;
+    fs::remove_dir_all(cluster.replicas[1].server.data_dir())?;
+    cluster.replicas[1].server.restart().await?;
+    cluster.replicas[1].put("alone", "x").await?;
+    cluster.replicas[0].server.restart().await?;
+    for replica in &cluster.replicas[..2] {
+        for key in ["r0", "r1", "r2", "alone"] {
+            replica.shows(key, Some("x")).await?;
+        }
+    }
+    let went_on = |replica: &Replica| replica.logged(&["going on with what is on this disk"]);
+    ensure!(cluster.replicas[..2].iter().any(|replica| went_on(replica) > 0), "neither waited for the other");
     Ok(())
 }

@@ -66,18 +66,21 @@ impl World {
         (place.copied, place.lost) = (seen, true);
     }
 
-    /// Whether one that is to begin anew has a disk, and all other members that it knows are there and have nothing to give.
-    pub fn knows_best(&self, host: usize) -> bool {
+    /// Whether one that is to begin anew has a disk, and the other members that it knows have nothing to give: one at least is
+    /// there and waits as well. The others do, too, or, where it is patient no more, are not there.
+    pub fn knows_best(&self, host: usize, is_patient: bool) -> bool {
         let Life::Fetching(fetch) = &self.hosts[host].life else { return false };
-        let waits = |other: usize| {
-            let is_there = self.is_linked(host, other) && self.blocked.is_open(host, other);
-            is_there && matches!(self.hosts[other].life, Life::Fetching(_))
-        };
+        let Some(old) = &fetch.old else { return false };
+        let known = old.members().filter(|m| !m.removed && m.id != old.identity().replica);
         let place = |id| self.hosts.iter().position(|other| other.id == id);
-        let others = |old: &Replica| -> Vec<_> {
-            old.members().filter(|m| !m.removed && m.id != old.identity().replica).map(|m| place(m.id)).collect()
+        let is_there = |other: &usize| {
+            let runs = !matches!(self.hosts[*other].life, Life::Down | Life::Gone);
+            runs && self.is_linked(host, *other) && self.blocked.is_open(host, *other)
         };
-        fetch.old.as_ref().is_some_and(|old| others(old).into_iter().all(|other| other.is_some_and(waits)))
+        let others: Vec<Option<usize>> = known.map(|m| place(m.id).filter(is_there)).collect();
+        let waits = |other: usize| matches!(self.hosts[other].life, Life::Fetching(_));
+        let somebody_is_there = others.is_empty() || others.iter().any(Option::is_some);
+        somebody_is_there && others.iter().all(|other| other.map_or(!is_patient, waits))
     }
 
     /// Whether one that begins anew may give up an entry. Its maker was removed, or nobody there knows its birth; of a birth

@@ -23,6 +23,9 @@ use crate::support::shadow::Shadow;
 /// How long an empty founder looks for the others before it begins without them, milliseconds.
 const JOIN_TIMEOUT_MS: u64 = 30_000;
 
+/// How many times as long is waited while some members do not answer.
+const SILENT_PATIENCE: u64 = 3;
+
 impl World {
     /// Begins with the first entry of the cluster.
     pub fn found(&mut self, host: usize) -> Outcome {
@@ -261,7 +264,8 @@ impl World {
                 self.stop(host);
                 return self.found(host);
             }
-            if !is_new && waited && self.knows_best(host) {
+            let is_patient = self.ms < since_ms + SILENT_PATIENCE * JOIN_TIMEOUT_MS;
+            if !is_new && waited && self.knows_best(host, is_patient) {
                 self.coverage.count("gone back to an old disk");
                 self.stop(host);
                 self.hosts[host].copied = true;

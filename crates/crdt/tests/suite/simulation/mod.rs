@@ -175,9 +175,32 @@ fn whatever_befalls_other_clusters_they_become_equal_and_nothing_is_lost() {
 }
 
 /// Seeds that found a fault once, as long as they stand for the same schedules. What each found is in the history of this line.
-const FOUND: [u64; 24] = [
-    20_276, 56_066, 74_300, 86_863, 89_578, 117_958, 173_577, 186_141, 203_656, 233_644, 247_528, 255_485, 334_203,
-    372_361, 432_340, 458_523, 461_782, 551_248, 587_781, 719_925, 721_641, 761_282, 886_373, 4_003_140,
+const FOUND: [u64; 25] = [
+    20_276,
+    56_066,
+    74_300,
+    86_863,
+    89_578,
+    117_958,
+    173_577,
+    186_141,
+    203_656,
+    233_644,
+    247_528,
+    255_485,
+    334_203,
+    372_361,
+    432_340,
+    458_523,
+    461_782,
+    551_248,
+    587_781,
+    719_925,
+    721_641,
+    761_282,
+    886_373,
+    4_003_140,
+    211_011_297,
 ];
 
 /// Such seeds among schedules of few keys.
