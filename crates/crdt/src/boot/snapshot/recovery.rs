@@ -43,8 +43,8 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
     // A write to a known incarnation is this member's own. Its entry is not known, but it comes after the known ones.
     let origin_of = |began: Incarnation| if known.contains(began.dot) { own } else { began.dot.origin };
     // A replica that begins anew shows all keys of the snapshot at one revision. So one revision can hold writes of several
-    // origins, and each origin's are one entry.
-    let mut entries: BTreeMap<(Revision, Origin, u32), Change> = BTreeMap::new();
+    // origins, and each origin's are one entry. Several keys can have the same place in it then.
+    let mut entries: BTreeMap<(Revision, Origin, u32, &Key), Change> = BTreeMap::new();
     for (key, versions) in old.state.index.iter().filter(|(key, _)| !old.state.local.contains(key)) {
         let newest = versions.len().saturating_sub(1);
         let wanted = versions.iter().enumerate().filter(|(place, version)| {
@@ -52,11 +52,11 @@ pub(super) fn settled(old: &Replica, known: &VersionVector) -> Vec<Lost> {
             is_own(version.number) || is_unheard()
         });
         entries.extend(wanted.map(|(_, version)| {
-            ((version.revision, origin_of(version.incarnation), version.sub), change_of(key, version))
+            ((version.revision, origin_of(version.incarnation), version.sub, key), change_of(key, version))
         }));
     }
     let mut newest = None;
-    for ((revision, origin, _), change) in entries {
+    for ((revision, origin, ..), change) in entries {
         match groups.last_mut().filter(|_| newest == Some((revision, origin))) {
             Some(group) => group.push(change),
             None => groups.push(vec![change]),
