@@ -1,6 +1,6 @@
 //! How replaced values are read back. They are in the journal only, which one thread owns. A read of the past looks at the
-//! replica, is told which places it lacks, has that thread read them between its groups, and looks again. Nobody holds the
-//! replica meanwhile.
+//! replica, is told which places it lacks, has that thread read them between its groups, and puts them in (a range) or looks
+//! again. Nobody holds the replica meanwhile.
 
 use eddy_crdt::{PastPlace, PastValues};
 use tokio::sync::oneshot;

@@ -268,8 +268,8 @@ const SILENT_PATIENCE: u32 = 3;
 
 /// Begins anew, under a new birth, from another member's state. Asks until one of them gives it. Returns `None` when all
 /// others have answered for `patience` that they have nothing themselves: then no one has more than this disk. Where some do not
-/// answer at all, that takes longer. Whoever comes back with more is begun anew from then. `first` is asked first: it has what
-/// is wanted.
+/// answer at all, it waits `SILENT_PATIENCE` times as long. The replica is in doubt then: it begins anew later from a member
+/// that turns out to have more. `first` is asked before the others: it has what is wanted.
 ///
 /// # Errors
 /// When there is no other member, or no randomness for a birth.
@@ -316,7 +316,7 @@ pub async fn anew(
             empty_since = None;
         } else {
             let waited = empty_since.get_or_insert_with(Instant::now).elapsed();
-            let enough = if answered == others.len() { patience } else { patience * SILENT_PATIENCE };
+            let enough = if answered == others.len() { patience } else { patience.saturating_mul(SILENT_PATIENCE) };
             if waited >= enough {
                 tracing::warn!(
                     answered,
