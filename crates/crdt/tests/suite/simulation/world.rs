@@ -301,7 +301,8 @@ impl World {
             ensure!(up.shadow.revision >= before.revision, "a leap backwards");
         }
         for commit in commits {
-            // Two that wrote again what a third had lost began two incarnations of the key: one follows the other.
+            // Two that wrote again what a third had lost began two incarnations of the key: one follows the other. So it is
+            // when a writer and one that had heard it were removed, and both were added again.
             let follows = |key: &[u8]| {
                 let mut later = effects.commits.iter().filter(|later| later.revision > commit.revision);
                 later.any(|later| later.events.iter().any(|told| told.written().is_some() && told.key() == key))
@@ -309,7 +310,7 @@ impl World {
             let kept = |event: &Told| {
                 event.written().is_some()
                     || !event.key().starts_with(checks::MARK)
-                    || (self.disk_faults && follows(event.key()))
+                    || ((self.disk_faults || self.removals) && follows(event.key()))
             };
             ensure!(commit.events.iter().all(kept), "what nobody deletes is deleted: {commit:?}");
             observer::watch(&up.shadow, commit)?;
