@@ -166,7 +166,7 @@ impl Installer {
             unknown = recovery::forgotten(&replica, old);
             let refused = replica.keep_others(&mut turn, old);
             let (lost, others): (Vec<Lost>, Vec<Lost>) =
-                refused.into_iter().partition(|lost| replica.writes_again(lost.entry.head.dot.origin, self.giver));
+                refused.into_iter().partition(|lost| replica.writes_again(lost.entry.head.dot.origin, self.giver, old));
             let settled = recovery::settled(old, &replica.origins.vector);
             tail.splice(0..0, settled.into_iter().chain(lost));
             refused_of_others = others;
@@ -264,12 +264,16 @@ impl Replica {
     /// Whether refused entries of that origin are written again under this replica's name. The replica's own entries
     /// are. So are those of a member that has lost its disk since: it may have lost them, too. That a member has shows by
     /// the birth that was announced, by a newer one under which it wrote, or by that under which it gives this snapshot.
-    fn writes_again(&self, origin: Origin, giver: Option<Origin>) -> bool {
+    /// Where the giver itself has begun anew since the old state, others may have lost their disks with it, and nobody
+    /// there knows yet.
+    fn writes_again(&self, origin: Origin, giver: Option<Origin>, old: &Replica) -> bool {
         let (members, member) = (&self.membership.members, origin.replica);
         let is_announced = || members.birth_of(member).is_some_and(|now| now != AnnouncedBirth::One(origin.birth));
         let gives = || giver.is_some_and(|giver| giver.replica == member && giver != origin);
         let goes_on_under_another = || is_announced() || gives() || self.newest_birth_of(member) > Some(origin.birth);
-        member == self.identity.replica || (members.is_present(member) && goes_on_under_another())
+        let began_anew = |giver: Origin| old.newest_birth_of(giver.replica).is_some_and(|birth| birth < giver.birth);
+        let may_have_lost_it = || goes_on_under_another() || giver.is_some_and(began_anew);
+        member == self.identity.replica || (members.is_present(member) && may_have_lost_it())
     }
 
     /// Takes over entries that the giver lacks: those of others, and those under older births of its own. Perhaps no
