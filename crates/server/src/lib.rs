@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod moving;
 pub mod node;
 pub mod peer;
+pub mod program;
 pub mod run;
 pub mod storage;
 pub mod tls;

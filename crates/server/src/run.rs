@@ -1,7 +1,5 @@
 //! From a configuration to a running process and back: bind, open, serve, drain.
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +25,7 @@ use crate::node::Handle;
 use crate::node::identity::Founded;
 use crate::peer::join::{self, Beginning, Removed};
 use crate::peer::{self, Dialer, Halt, Peers, Station};
+use crate::program;
 use crate::storage::{Doubt, moving, stage};
 use crate::tls;
 use crate::version::ETCD_VERSION;
@@ -53,14 +52,7 @@ pub fn run(invocation: Invocation) -> anyhow::Result<()> {
     match ended {
         Ended::Stopped => Ok(()),
         // A new program, so that nothing keeps the old state.
-        Ended::StartAnew(_) => {
-            let mut args = std::env::args_os();
-            let mut program = Command::new("/proc/self/exe");
-            if let Some(name) = args.next() {
-                program.arg0(name);
-            }
-            Err(program.args(args).exec()).context("begin anew")
-        }
+        Ended::StartAnew(_) => Err(program::again()).context("begin anew"),
     }
 }
 

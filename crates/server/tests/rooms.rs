@@ -28,8 +28,9 @@ const ORDERS: &[Order] = &[
     Order {
         sources: "crates/server/src",
         rooms: &[
-            "version", "limits", "config", "tls", "cli", "logging", "metrics", "storage", "node", "auth", "backup",
-            "api", "peer", "moving", "admin", "http", "grpc", "gateway", "listen", "command", "assemble", "run",
+            "version", "limits", "program", "config", "tls", "cli", "logging", "metrics", "storage", "node", "auth",
+            "backup", "api", "peer", "moving", "admin", "http", "grpc", "gateway", "listen", "command", "assemble",
+            "run",
         ],
         circles_max: 0,
     },

@@ -19,8 +19,13 @@ impl Drop for Process {
 }
 
 fn eddy(dir: &std::path::Path, args: &[&str]) -> Process {
+    eddy_in(&[], dir, args)
+}
+
+fn eddy_in(environment: &[(&str, &str)], dir: &std::path::Path, args: &[&str]) -> Process {
     let mut child = Command::new(env!("CARGO_BIN_EXE_eddy"))
         .env_clear()
+        .envs(environment.iter().copied())
         .current_dir(dir)
         .args(args)
         .stdin(Stdio::null())
@@ -100,5 +105,21 @@ fn what_keeps_it_from_starting_is_said_and_the_exit_code_tells() {
         let mut process = eddy(dir.path(), args);
         process.wait_for(text);
         assert_eq!(process.child.wait().unwrap().code(), Some(code), "{args:?}");
+    }
+}
+
+/// The allocator reads this when a program begins. So the process begins its program twice, unless the variable is set.
+#[test]
+fn memory_goes_back_at_once_unless_the_environment_says_otherwise() {
+    const DELAY: &str = "MIMALLOC_PURGE_DELAY";
+    for (environment, expected) in [(vec![], "0"), (vec![(DELAY, "100")], "100")] {
+        let dir = tempfile::tempdir().unwrap();
+        let process = eddy_in(&environment, dir.path(), FREE_PORTS);
+        process.wait_for("ready to serve");
+        let found = std::fs::read_to_string(format!("/proc/{}/environ", process.child.id())).unwrap();
+        let delay = found.split('\0').find_map(|variable| variable.strip_prefix(DELAY)?.strip_prefix('='));
+        assert_eq!(delay, Some(expected));
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", process.child.id())).unwrap();
+        assert_eq!(name, "eddy\n");
     }
 }
