@@ -123,9 +123,6 @@ impl Committer {
     /// Runs until the queue is closed and drained.
     pub(crate) fn run(mut self) {
         let _farewell = Farewell(Arc::clone(&self.engine));
-        // What was replaced before the start.
-        let durable = self.engine.durable_revision();
-        while !self.engine.replica.write().release(durable, RELEASED_PER_GROUP) {}
         let mut group = Vec::new();
         let mut deadline = self.engine.next_tick_ms(&self.engine.replica.read());
         loop {

@@ -43,6 +43,9 @@ pub const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Applying a request for longer than this is logged, when no other duration is given.
 const SLOW_APPLY_DEFAULT: Duration = Duration::from_millis(100);
 
+/// The stack of the thread that loads a store, bytes: that of a program's first thread.
+const LOADER_STACK: usize = 8 << 20;
+
 /// What a node is started with.
 pub struct Options {
     /// The replica's identity if its journal is new; later starts take the journal's.
@@ -150,7 +153,19 @@ fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica,
     } else if has_peers && let Some(reason) = options.doubt.or(journal.doubt()) {
         doubt(&mut replica, journal, reason)?;
     }
+    // What was replaced before the start.
+    while !replica.release(replica.revision(), usize::MAX) {}
     Ok(replica)
+}
+
+/// Runs that in a thread that ends with it. The allocator takes memory for the thread that asks, and what others free of that
+/// waits for it to ask again. So a thread that loads a store and then idles would hold all that is written over later.
+fn in_a_thread_of_its_own<T: Send>(work: impl FnOnce() -> T + Send) -> std::io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("loader".into()).stack_size(LOADER_STACK);
+        let ended = thread.spawn_scoped(scope, work)?.join();
+        Ok(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// Loads the journal and starts the node's two threads.
@@ -159,7 +174,7 @@ fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica,
 /// When the journal is damaged or unreadable, or threads or randomness can't be had.
 pub fn start(mut journal: Box<dyn Journal>, options: Options) -> Result<Handle, StartError> {
     let started = Instant::now();
-    let replica = open_replica(&mut *journal, &options)?;
+    let replica = in_a_thread_of_its_own(|| open_replica(&mut *journal, &options)).map_err(StartError::Thread)??;
     let admission = Admission::default();
     admission.note_alarms(&replica);
     let engine = Arc::new(Engine {
