@@ -267,8 +267,8 @@ async fn take(
 const SILENT_PATIENCE: u32 = 3;
 
 /// Begins anew, under a new birth, from another member's state. Asks until one of them gives it. Returns `None` when all
-/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk. Where some do not
-/// answer at all, it waits `SILENT_PATIENCE` times as long. The replica is in doubt then: it begins anew later from a member
+/// others have answered for `patience` that they have nothing themselves: then no one has more than this disk. Where some or all
+/// do not answer, it waits `SILENT_PATIENCE` times as long. The replica is in doubt then: it begins anew later from a member
 /// that turns out to have more. `first` is asked before the others: it has what is wanted.
 ///
 /// # Errors
@@ -312,7 +312,7 @@ pub async fn anew(
         let has_nothing = |(_, answer): &(&Founder, Result<MeetResponse, String>)| {
             answer.as_ref().map_or(true, |answer| answer.starting)
         };
-        if answered == 0 || !answers.iter().all(has_nothing) {
+        if !answers.iter().all(has_nothing) {
             empty_since = None;
         } else {
             let waited = empty_since.get_or_insert_with(Instant::now).elapsed();
@@ -320,7 +320,7 @@ pub async fn anew(
             if waited >= enough {
                 tracing::warn!(
                     answered,
-                    "no other member that answers has anything: going on with what is on this disk"
+                    "no other member answers that it has anything: going on with what is on this disk"
                 );
                 return Ok(None);
             }

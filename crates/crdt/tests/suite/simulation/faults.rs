@@ -66,8 +66,8 @@ impl World {
         (place.copied, place.lost) = (seen, true);
     }
 
-    /// Whether one that is to begin anew has a disk, and the other members that it knows have nothing to give: one at least is
-    /// there and waits as well. The others do, too, or, where it is patient no more, are not there.
+    /// Whether one that is to begin anew has a disk, and the other members that it knows have nothing to give: they are there
+    /// and wait as well, or, where it is patient no more, are not there.
     pub fn knows_best(&self, host: usize, is_patient: bool) -> bool {
         let Life::Fetching(fetch) = &self.hosts[host].life else { return false };
         let Some(old) = &fetch.old else { return false };
@@ -79,8 +79,7 @@ impl World {
         };
         let others: Vec<Option<usize>> = known.map(|m| place(m.id).filter(is_there)).collect();
         let waits = |other: usize| matches!(self.hosts[other].life, Life::Fetching(_));
-        let somebody_is_there = others.is_empty() || others.iter().any(Option::is_some);
-        somebody_is_there && others.iter().all(|other| other.map_or(!is_patient, waits))
+        others.into_iter().all(|other| other.map_or(!is_patient, waits))
     }
 
     /// Whether one that begins anew may give up an entry. Its maker was removed, or nobody there knows its birth; of a birth
