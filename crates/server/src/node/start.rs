@@ -153,8 +153,8 @@ fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica,
     } else if has_peers && let Some(reason) = options.doubt.or(journal.doubt()) {
         doubt(&mut replica, journal, reason)?;
     }
-    // What was replaced before the start.
-    while !replica.release(replica.revision(), usize::MAX) {}
+    // What was replaced before the start, all at once.
+    replica.release(replica.revision(), usize::MAX);
     Ok(replica)
 }
 
