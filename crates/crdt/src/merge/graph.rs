@@ -89,7 +89,8 @@ pub fn next_deletes(graph: &Graph, versions: &[&Version]) -> Vec<Option<usize>> 
 /// Which versions must stay because a version beside them, neither above nor below, is of another incarnation. Were all of
 /// an incarnation's versions beside another's to go, one of the others would look like a common point, and what lies below
 /// a common point is not asked which incarnations a delete saw. A later version of the same incarnation that `stands_for`
-/// one, and saw no more of other incarnations, is beside the same ones.
+/// one, and saw no more of other incarnations, is beside the same ones. It must not have seen more of what ended its own one
+/// either: that would be a common point of both, with nothing below it.
 pub fn beside_another_incarnation(versions: &[&Version], stands_for: impl Fn(usize, usize) -> bool) -> Vec<bool> {
     let first = versions.first().map(|first| first.incarnation);
     if versions.iter().all(|version| Some(version.incarnation) == first) {
@@ -109,7 +110,8 @@ pub fn beside_another_incarnation(versions: &[&Version], stands_for: impl Fn(usi
     let saw_no_more = |version: &Version, later: &Version| {
         chains.values().all(|chain| {
             let (begin, end) = (below(chain, version), below(chain, later));
-            chain[begin..end.max(begin)].iter().all(|other| other.incarnation == version.incarnation)
+            let is_of_it = |other: &&Version| other.incarnation == version.incarnation && other.value().is_some();
+            chain[begin..end.max(begin)].iter().all(is_of_it)
         })
     };
     let is_held = |(at, version): (usize, &&Version)| {

@@ -203,11 +203,15 @@ impl Window {
         };
         let held = graph::beside_another_incarnation(&all, is_covered);
         let goes = |at: usize| !held[at] && graph.continuation(at).is_some_and(|next| stands(at, next));
-        let is_delete = |version: &&&Version| !matches!(version.kind, ChangeKind::Put { .. });
-        let deletes: Vec<&Version> = all.iter().filter(is_delete).copied().collect();
-        let stands_for =
-            |at: usize, later: usize| is_covered(at, later) && is_seen_alike(&deletes, all[at], all[later]);
-        let gone: Vec<bool> = match book.current().is_kubernetes(keyspace, key) {
+        let is_kubernetes = book.current().is_kubernetes(keyspace, key);
+        // A put that began an incarnation on top of several versions may have seen that these were done together.
+        let ends = |version: &&&Version| match version.kind {
+            ChangeKind::Put { .. } => is_kubernetes && version.incarnation.dot == version.dot,
+            ChangeKind::Delete | ChangeKind::Expire => true,
+        };
+        let ends: Vec<&Version> = all.iter().filter(ends).copied().collect();
+        let stands_for = |at: usize, later: usize| is_covered(at, later) && is_seen_alike(&ends, all[at], all[later]);
+        let gone: Vec<bool> = match is_kubernetes {
             true => {
                 let numbers = || all.iter().map(|version| version.rules);
                 let lowest = numbers().min().map_or(lowest, |number| number.min(lowest));
@@ -270,9 +274,9 @@ fn is_overwritten(versions: &[&Version], at: usize, stands_for: impl Fn(usize, u
     is_put(at) && later.any(|later| stands_for(at, later))
 }
 
-/// Whether all deletes that saw a version saw the later one, too.
-fn is_seen_alike(deletes: &[&Version], version: &Version, later: &Version) -> bool {
-    deletes.iter().all(|delete| !delete.descends_from(version.dot) || delete.descends_from(later.dot))
+/// Whether all versions that ended something and saw a version saw the later one, too.
+fn is_seen_alike(ends: &[&Version], version: &Version, later: &Version) -> bool {
+    ends.iter().all(|end| !end.descends_from(version.dot) || end.descends_from(later.dot))
 }
 
 /// What a settling took out of a window.
