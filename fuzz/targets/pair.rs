@@ -248,12 +248,13 @@ impl Pair {
     /// Each replica is the same when it is started again from its journal.
     pub fn come_back(&self) {
         for side in &self.sides {
-            let mut loader = Loader::new();
+            let head = side.replica.head().encode();
+            let mut loader = Loader::new(Some(&head)).expect("a head");
             for (number, record) in &side.records {
                 loader.record(*number, record.clone()).expect("a record that was journaled");
             }
-            let head = side.replica.head().encode();
-            let restored = loader.finish(self.now(), Some(&head), side.replica.identity()).expect("the journal");
+            let mut again = |number| side.records.get(&number).cloned();
+            let restored = loader.finish(self.now(), side.replica.identity(), &mut again).expect("the journal");
             assert_eq!(restored.state_hash(), side.replica.state_hash());
             assert_eq!(restored.vector(), side.replica.vector());
             assert_eq!(restored.revision(), side.replica.revision());

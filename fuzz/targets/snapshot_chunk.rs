@@ -64,11 +64,12 @@ fn install(installer: Installer) {
     let identity = Identity { cluster: ClusterId::new(0xc1), replica, birth: Birth::new(99), ordinal: 0 };
     let now = Now { wall_ms: 1_800_000_000_000, mono_ms: 1 };
     let Ok(installed) = installer.finish(now, identity, None) else { return };
-    let mut loader = Loader::new();
+    let mut loader = Loader::new(Some(&installed.head)).expect("the head of a replica that began");
     for (number, record) in (1..).zip(&installed.records) {
         loader.record(number, record.clone()).expect("a record of a replica that began");
     }
-    let restored = loader.finish(now, Some(&installed.head), identity).expect("a journal of a replica that began");
+    let mut again = |number: u64| installed.records.get(number as usize - 1).cloned();
+    let restored = loader.finish(now, identity, &mut again).expect("a journal of a replica that began");
     assert_eq!(restored.state_hash(), installed.replica.state_hash());
     assert_eq!(restored.vector(), installed.replica.vector());
 }

@@ -8,13 +8,14 @@ use crate::words::revision::Revision;
 use crate::words::value::{Incarnation, Live};
 
 /// The last change of each key, in order.
-pub fn net(changes: &[Change]) -> Vec<&Change> {
-    if changes.len() <= 1 {
-        return changes.iter().collect();
+pub fn net<'a>(changes: impl IntoIterator<Item = &'a Change>) -> Vec<&'a Change> {
+    let mut net: Vec<_> = changes.into_iter().collect();
+    if net.len() > 1 {
+        let mut seen = std::collections::BTreeSet::new();
+        net.reverse();
+        net.retain(|change| seen.insert((change.keyspace, &change.key)));
+        net.reverse();
     }
-    let mut seen = std::collections::BTreeSet::new();
-    let mut net: Vec<&Change> = changes.iter().rev().filter(|c| seen.insert((c.keyspace, &c.key))).collect();
-    net.reverse();
     net
 }
 

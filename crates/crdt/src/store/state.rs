@@ -124,6 +124,14 @@ impl State {
         View { index: &self.index, current, compacted, restamped: self.restamped, shared: self.shared, past }
     }
 
+    /// In which record what a key is now stands, if it is there.
+    pub fn record_of(&self, keyspace: Keyspace, key: &[u8]) -> Option<u64> {
+        match keyspace {
+            Keyspace::Client => Some(self.index.newest(key)?.1).filter(|newest| newest.is_live()).map(|v| v.number),
+            Keyspace::System => self.system.get(key).map(|value| value.number),
+        }
+    }
+
     /// What a key is now, and in which record that stands.
     pub fn recorded(&self, keyspace: Keyspace, key: &[u8]) -> Option<Recorded> {
         match keyspace {

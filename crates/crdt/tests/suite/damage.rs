@@ -3,10 +3,11 @@
 use bytes::Bytes;
 use eddy_crdt::merge::{ENGINE, Rules, UnknownRules};
 use eddy_crdt::{
-    Alarm, AlarmKind, Command, Damage, Genesis, Identity, Input, LeaseId, Now, Op, Replica, ReplicaId, Txn,
+    Alarm, AlarmKind, Command, Damage, Genesis, Identity, Input, Key, KeyRange, LeaseId, Loader, Now, Op, PastValues,
+    RangeOp, Replica, ReplicaId, Txn,
 };
 
-use crate::support::build::{delete, delete_op, found, genesis, identity, put, put_leased, put_op};
+use crate::support::build::{add, delete, delete_op, found, genesis, identity, put, put_leased, put_op};
 use crate::support::disk;
 use crate::support::node::Node;
 
@@ -129,6 +130,38 @@ fn a_head_that_is_not_the_records_own_shows() {
         assert!(load(&records, Some(older)).is_err());
     }
     assert!(load(&[], Some(&head)).is_err());
+}
+
+/// What a window stands on is read a second time.
+#[test]
+fn a_record_that_cannot_be_read_again_is_named() {
+    let mut node = store();
+    for command in [add(1), put("a", "again"), put("a", "and again")] {
+        let effects = node.handle(Now::default(), Input::Client(command));
+        assert!(effects.reply.is_some_and(|reply| reply.is_ok()));
+    }
+    let image = node.disk.written();
+    let a = RangeOp::all(KeyRange::Key(Key::from_static(b"a")));
+    let base = node.replica.range(&a, node.replica.revision(), &PastValues::default());
+    let other = image.records.values().next().cloned().expect("a record");
+    let load = |again: &mut dyn FnMut(u64) -> Option<Bytes>| {
+        let mut loader = Loader::new(image.head.as_ref())?;
+        for (number, record) in &image.records {
+            loader.record(*number, record.clone())?;
+        }
+        loader.finish(Now::default(), IDENTITY, again)
+    };
+    let mut asked = vec![];
+    let whole = load(&mut |number| {
+        asked.push(number);
+        image.records.get(&number).cloned()
+    });
+    assert!(whole.is_ok_and(|replica| replica.range(&a, replica.revision(), &PastValues::default()) == base));
+    assert!(!asked.is_empty(), "no window stands on anything");
+    for again in [None, Some(Bytes::from_static(b"no record")), Some(other)] {
+        let failed = load(&mut |_| again.clone()).err();
+        assert!(matches!(failed, Some(Damage::Again { number }) if asked.contains(&number)), "{failed:?}");
+    }
 }
 
 /// A build that merged by other rules than its peers would hold another state than they.

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use bytes::Bytes;
-use eddy_crdt::{Birth, ClusterId, Identity, Loader, Now, Replica, ReplicaId};
+use eddy_crdt::{Birth, ClusterId, Damage, Identity, Loader, Now, Replica, ReplicaId};
 
 use super::output::say;
 use crate::storage::StorageError;
-use crate::storage::doctor::{Examined, Finding, examine};
+use crate::storage::doctor::{Examined, Finding, Stored, examine};
 
 /// What to do where something is wrong with the files.
 const ADVICE: &str = "Keep a copy of this folder. Of a member of several, remove the data dir and start it: the others \
@@ -33,32 +32,66 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         bail!("{} is no data dir of eddy", data_dir.display());
     }
     let scratch = Scratch::make(args.scratch.clone().unwrap_or_else(std::env::temp_dir))?;
-    let (mut loader, mut damage) = (Loader::new(), None);
-    let examined = examine(data_dir, &scratch.0, &mut |number, record: Bytes| {
-        if damage.is_none() {
-            damage = loader.record(number, record).err();
-        }
-    });
+    let mut judged = None;
+    let examined = examine(data_dir, &scratch.0, &mut |stored| judge(stored, &mut judged));
     let mut examined = match examined {
         Err(StorageError::InUse { .. }) => {
             bail!("a replica runs on {}: stop it first, or ask it with `eddy status`", data_dir.display())
         }
         examined => examined.with_context(|| data_dir.display().to_string())?,
     };
-    let place = data_dir.join("eddy");
-    if let Some(damage) = damage {
-        examined.findings.push(Finding { path: place, what: damage.to_string(), is_damage: true });
-    } else if let Some(head) = &examined.head {
-        // The identity counts only for a store that was never written to.
-        let nobody =
-            Identity { cluster: ClusterId::new(0), replica: ReplicaId::new(0), birth: Birth::new(0), ordinal: 0 };
-        match loader.finish(Now::default(), Some(head), nobody) {
-            Ok(replica) => examined.notes.extend(about(&replica)),
-            Err(damage) => examined.findings.push(Finding { path: place, what: damage.to_string(), is_damage: true }),
+    match judged {
+        Some(Ok(Some(replica))) => examined.notes.extend(about(&replica)),
+        Some(Err(damage)) => {
+            let path = data_dir.join("eddy");
+            examined.findings.push(Finding { path, what: damage.to_string(), is_damage: true });
         }
+        // Never written to, or not whole, which is among the findings.
+        Some(Ok(None)) | None => {}
     }
     say(&report(data_dir, &examined))?;
     Ok(if examined.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The replica that would start, `None` for a store that was never written to; or why none would.
+type Judged = Result<Option<Replica>, Damage>;
+
+/// Reads all of a store, and judges it as far as it can be read.
+fn judge(stored: &mut Stored<'_>, judged: &mut Option<Judged>) -> Result<(), StorageError> {
+    let head = stored.last_head();
+    let mut loader = Loader::new(head.as_ref());
+    let mut damage = None;
+    // All is read, also behind damage of one kind: there may be some of the other.
+    let looked = stored.look(&mut |number, record| {
+        if let Ok(loader) = &mut loader
+            && damage.is_none()
+        {
+            damage = loader.record(number, record).err();
+        }
+    });
+    *judged = damage.map(Err);
+    looked?;
+    if judged.is_some() {
+        return Ok(());
+    }
+    // The identity counts only for a store that was never written to.
+    let nobody = Identity { cluster: ClusterId::new(0), replica: ReplicaId::new(0), birth: Birth::new(0), ordinal: 0 };
+    let mut unread = None;
+    let mut again = |number| {
+        let read = stored.read(number);
+        read.unwrap_or_else(|error| {
+            unread.get_or_insert(error);
+            None
+        })
+    };
+    let replica = loader.and_then(|loader| loader.finish(Now::default(), nobody, &mut again));
+    match unread {
+        Some(error) => Err(error),
+        None => {
+            *judged = Some(replica.map(|replica| head.map(|_| replica)));
+            Ok(())
+        }
+    }
 }
 
 /// What a replica is that would start.

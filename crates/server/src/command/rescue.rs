@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use eddy_crdt::{Change, ChangeKind, EntryHead, Head, Keyspace, Record, VersionVector};
+use eddy_crdt::{Change, ChangeKind, EntryHead, Head, Keyspace, Record, ReplicaId, VersionVector};
 use serde_json::{Map, Value, json};
 
 use crate::storage::{DiskJournal, Journal, Options};
@@ -19,45 +19,55 @@ pub(super) struct RescueArgs {
     data_dir: PathBuf,
 }
 
-/// Reads the journal and prints.
+/// Reads the journal and prints. What was printed before an error is right, and may not be all.
 pub(super) fn run(args: &RescueArgs) -> anyhow::Result<ExitCode> {
     if !args.data_dir.join("eddy").exists() {
         bail!("{} is no data dir of eddy", args.data_dir.display());
     }
     let mut journal = DiskJournal::open(&args.data_dir, Options::default())?;
-    let mut records: Vec<Bytes> = Vec::new();
-    let head = journal.load(&mut |_, record| {
-        records.push(record);
-        Ok(())
-    })?;
-    let head = Head::decode(&head.context("the journal is empty")?).context("the head of the journal")?;
+    let head =
+        Head::decode(&journal.last_head().context("the journal is empty")?).context("the head of the journal")?;
     let own = head.identity.replica;
     let mut known_elsewhere = VersionVector::default();
     for (_, vector) in head.acks.iter().filter(|(origin, _)| origin.replica != own) {
         known_elsewhere.merge(vector);
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut writes = 0_u64;
-    for record in records {
-        let record = Record::decode(record).context("a record of the journal")?;
-        // A record without an entry holds only what belongs to this replica alone.
-        let Some(EntryHead { dot, stamp, .. }) = record.head else { continue };
-        if dot.origin.replica != own || known_elsewhere.contains(dot) {
-            continue;
+    let (mut writes, mut failed) = (0_u64, None);
+    journal.load(&mut |_, record| {
+        if failed.is_none() {
+            match print(record, own, &known_elsewhere, &mut out) {
+                Ok(printed) => writes += printed,
+                Err(error) => failed = Some(error),
+            }
         }
-        for change in record.changes.iter().filter(|change| change.keyspace == Keyspace::Client) {
-            let mut line = line(change);
-            line.insert("birth".to_owned(), json!(dot.origin.birth.to_string()));
-            line.insert("seq".to_owned(), json!(dot.seq));
-            line.insert("time_ms".to_owned(), json!(stamp.wall_ms()));
-            serde_json::to_writer(&mut out, &Value::Object(line))?;
-            out.write_all(b"\n")?;
-            writes += 1;
-        }
-    }
+        Ok(())
+    })?;
+    failed.map_or(Ok(()), Err)?;
     out.flush()?;
     eprintln!("{writes} writes of member {own} that no other member is known to have");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what no other member is known to have of a record. Tells how many writes these are.
+fn print(record: Bytes, own: ReplicaId, known_elsewhere: &VersionVector, out: &mut impl Write) -> anyhow::Result<u64> {
+    let record = Record::decode(record).context("a record of the journal")?;
+    // A record without an entry holds only what belongs to this replica alone.
+    let Some(EntryHead { dot, stamp, .. }) = record.head else { return Ok(0) };
+    if dot.origin.replica != own || known_elsewhere.contains(dot) {
+        return Ok(0);
+    }
+    let mut writes = 0;
+    for change in record.changes.iter().filter(|change| change.keyspace == Keyspace::Client) {
+        let mut line = line(change);
+        line.insert("birth".to_owned(), json!(dot.origin.birth.to_string()));
+        line.insert("seq".to_owned(), json!(dot.seq));
+        line.insert("time_ms".to_owned(), json!(stamp.wall_ms()));
+        serde_json::to_writer(&mut *out, &Value::Object(line))?;
+        out.write_all(b"\n")?;
+        writes += 1;
+    }
+    Ok(writes)
 }
 
 fn line(change: &Change) -> Map<String, Value> {

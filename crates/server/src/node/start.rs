@@ -7,7 +7,6 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use eddy_crdt::merge::ENGINE;
 use eddy_crdt::{Genesis, Identity, Input, Loader, Now, Replica};
 use parking_lot::{Mutex, RwLock};
@@ -91,9 +90,25 @@ impl Options {
     }
 }
 
-/// Reads a journal. Returns its records in a loader, and its head.
-fn read(journal: &mut dyn Journal, place: &Path, engine: u32) -> Result<(Loader, Option<Bytes>), StartError> {
-    let mut loader = Loader::of_engine(engine);
+/// Reads the replica of a journal without starting a node, with all its past in memory. `identity` is the replica's if the
+/// journal is empty, `engine` the newest merge engine that counts as known.
+///
+/// # Errors
+/// When the journal is damaged or unreadable.
+pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity, engine: u32) -> Result<Replica, StartError> {
+    read(journal, place, identity, engine, Loader::keep_past)
+}
+
+/// Reads the replica of a journal by such a loader.
+fn read(
+    journal: &mut dyn Journal,
+    place: &Path,
+    identity: Identity,
+    engine: u32,
+    loader: impl FnOnce(Loader) -> Loader,
+) -> Result<Replica, StartError> {
+    let damaged = |damage| StartError::Damaged { place: place.to_owned(), damage };
+    let mut loader = Loader::of_engine(engine, journal.last_head().as_ref()).map(loader).map_err(damaged)?;
     let mut failed = None;
     let loaded = journal.load(&mut |number, record| {
         loader.record(number, record).map_err(|damage| {
@@ -102,23 +117,23 @@ fn read(journal: &mut dyn Journal, place: &Path, engine: u32) -> Result<(Loader,
             StorageError::Damaged { path: place.to_owned(), what }
         })
     });
-    match (loaded, failed) {
-        (_, Some(damage)) => Err(StartError::Damaged { place: place.to_owned(), damage }),
-        (loaded, None) => Ok((loader, loaded?)),
+    if let Some(damage) = failed {
+        return Err(damaged(damage));
     }
-}
-
-/// Reads the replica of a journal without starting a node. `identity` is the replica's if the journal is empty, `engine` the
-/// newest merge engine that counts as known.
-///
-/// # Errors
-/// When the journal is damaged or unreadable.
-pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity, engine: u32) -> Result<Replica, StartError> {
-    let (loader, head) = read(journal, place, engine)?;
-    let now = Now { wall_ms: 0, mono_ms: 0 };
-    loader
-        .finish(now, head.as_ref(), identity)
-        .map_err(|damage| StartError::Damaged { place: place.to_owned(), damage })
+    loaded?;
+    let mut unread = None;
+    let mut again = |number| {
+        let read = journal.read(number);
+        read.unwrap_or_else(|error| {
+            unread.get_or_insert(error);
+            None
+        })
+    };
+    let replica = loader.finish(Now { wall_ms: 0, mono_ms: 0 }, identity, &mut again);
+    match (replica, unread) {
+        (Err(_), Some(error)) => Err(error.into()),
+        (replica, _) => replica.map_err(damaged),
+    }
 }
 
 /// Gives the replica a new birth, since peers may know more of it than its disk does.
@@ -134,27 +149,21 @@ fn doubt(replica: &mut Replica, journal: &mut dyn Journal, reason: Doubt) -> Res
 /// Reads the replica of the journal; founds it, or gives it a new birth, where that is due. Its records are on disk on
 /// return.
 fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica, StartError> {
-    let (loader, head) = read(journal, &options.place, options.engine)?;
-    if head.is_none()
-        && let Some(genesis) = &options.genesis
-    {
+    let mut replica = read(journal, &options.place, options.identity, options.engine, |loader| loader)?;
+    let is_new = journal.last_head().is_none();
+    if is_new && let Some(genesis) = &options.genesis {
         let (replica, effects) = Replica::found(options.identity, genesis);
         let records = effects.records.into_vec();
         journal.append(&Group { first: 1, records, head: replica.head().encode() })?;
         return Ok(replica);
     }
-    let now = Now { wall_ms: 0, mono_ms: 0 };
-    let damaged = |damage| StartError::Damaged { place: options.place.clone(), damage };
-    let mut replica = loader.finish(now, head.as_ref(), options.identity).map_err(damaged)?;
     let own = replica.identity().replica;
     let has_peers = replica.members().any(|member| !member.removed && member.id != own);
-    if head.is_none() {
+    if is_new {
         journal.head(replica.head().encode())?;
     } else if has_peers && let Some(reason) = options.doubt.or(journal.doubt()) {
         doubt(&mut replica, journal, reason)?;
     }
-    // What was replaced before the start, all at once.
-    replica.release(replica.revision(), usize::MAX);
     Ok(replica)
 }
 

@@ -37,15 +37,14 @@ pub struct AppendStats {
 /// answers [`StorageError::Poisoned`] until the store is opened again. Three errors do not poison:
 /// [`StorageError::NoSpace`], [`StorageError::OutOfOrder`] and [`StorageError::NotLoaded`].
 pub trait Journal: Send {
-    /// Passes every live record in ascending order of its number to `visit`, then returns the last head (`None`: a
-    /// store that was never written to). Must be called once, before anything is written.
+    /// The last head; `None` for a store that was never written to.
+    fn last_head(&self) -> Option<Bytes>;
+
+    /// Passes every live record in ascending order of its number to `visit`. Must be called once, before anything is written.
     ///
     /// # Errors
     /// [`StorageError::Damaged`] when anything acknowledged is missing or altered; whatever `visit` answers.
-    fn load(
-        &mut self,
-        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
-    ) -> Result<Option<Bytes>, StorageError>;
+    fn load(&mut self, visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>) -> Result<(), StorageError>;
 
     /// Appends a group atomically, and durably unless fsync is off.
     ///

@@ -71,11 +71,11 @@ fn created(seed: u64) -> SimulatedDisk {
 fn load(disk: &SimulatedDisk, seed: u64) -> Result<(Store, Model), StorageError> {
     let mut store = open(disk, LOG, seed)?;
     let mut records = BTreeMap::new();
-    let head = store.load(&mut |number, record| {
+    store.load(&mut |number, record| {
         records.insert(number, record);
         Ok(())
     })?;
-    let next = store.meta().next.unwrap_or_default();
+    let (head, next) = (store.last_head(), store.meta().next.unwrap_or_default());
     Ok((store, Model { records, head, next }))
 }
 

@@ -40,17 +40,49 @@ pub struct Examined {
     pub findings: Vec<Finding>,
     /// What is worth knowing.
     pub notes: Vec<String>,
-    /// The head, where all records could be read.
-    pub head: Option<Bytes>,
     // Nobody starts on the store while it is looked at.
     _dir: Option<Dir>,
 }
 
-/// Looks at the store of a data dir; each record is shown to `visit`. What has to be written goes to `scratch`.
+/// A store that is only read.
+pub struct Stored<'a>(&'a mut Store);
+
+impl Stored<'_> {
+    /// The last head; `None` for a store that was never written to.
+    pub fn last_head(&self) -> Option<Bytes> {
+        self.0.last_head()
+    }
+
+    /// Passes every live record in ascending order of its number to `visit`.
+    ///
+    /// # Errors
+    /// What is wrong with the store.
+    pub fn look(&mut self, visit: &mut dyn FnMut(u64, Bytes)) -> Result<(), StorageError> {
+        self.0.look(&mut |number, record| {
+            visit(number, record);
+            Ok(())
+        })
+    }
+
+    /// A record.
+    ///
+    /// # Errors
+    /// What is wrong with the store.
+    pub fn read(&mut self, number: u64) -> Result<Option<Bytes>, StorageError> {
+        self.0.find(number)
+    }
+}
+
+/// Looks at the store of a data dir; where it can be opened, `judge` is to read all of it. What has to be written goes to
+/// `scratch`.
 ///
 /// # Errors
 /// When there is no store, or it is in use: nothing was looked at.
-pub fn examine(data_dir: &Path, scratch: &Path, visit: &mut dyn FnMut(u64, Bytes)) -> Result<Examined, StorageError> {
+pub fn examine(
+    data_dir: &Path,
+    scratch: &Path,
+    judge: &mut dyn FnMut(&mut Stored<'_>) -> Result<(), StorageError>,
+) -> Result<Examined, StorageError> {
     let dir = Dir::look_at(data_dir)?;
     let root = dir.root().to_owned();
     let mut examined = Examined { _dir: Some(dir), ..Examined::default() };
@@ -62,14 +94,7 @@ pub fn examine(data_dir: &Path, scratch: &Path, visit: &mut dyn FnMut(u64, Bytes
     let found = |error: StorageError| finding(error, &root, scratch);
     match open(&root, trees.clone()) {
         Ok(mut store) => {
-            let look = store.look(&mut |number, record| {
-                visit(number, record);
-                Ok(())
-            });
-            match look {
-                Ok(head) => examined.head = head,
-                Err(error) => examined.findings.push(found(error)),
-            }
+            examined.findings.extend(judge(&mut Stored(&mut store)).err().map(found));
             let (checkpoint, bytes) = store.extent();
             let checkpoint = checkpoint.map_or("no checkpoint".to_owned(), |number| format!("checkpoint {number}"));
             examined.notes.push(format!("{checkpoint}, and {bytes} bytes of log behind it"));

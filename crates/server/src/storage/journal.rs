@@ -120,10 +120,11 @@ impl DiskJournal {
 }
 
 impl Journal for DiskJournal {
-    fn load(
-        &mut self,
-        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
-    ) -> Result<Option<Bytes>, StorageError> {
+    fn last_head(&self) -> Option<Bytes> {
+        self.store.last_head()
+    }
+
+    fn load(&mut self, visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>) -> Result<(), StorageError> {
         self.store.load(visit)
     }
 

@@ -195,11 +195,12 @@ mod tests {
     fn contents(data_dir: &Path) -> (Vec<Bytes>, Option<Bytes>) {
         let mut records = vec![];
         let mut journal = DiskJournal::open(data_dir, OPTIONS).unwrap();
-        let head = journal.load(&mut |_, record| {
+        let load = journal.load(&mut |_, record| {
             records.push(record);
             Ok(())
         });
-        (records, head.unwrap())
+        load.unwrap();
+        (records, journal.last_head())
     }
 
     #[test]

@@ -154,13 +154,14 @@ impl Store {
         result
     }
 
-    /// The same as `load`, for a store that is not served afterwards: writes nothing. Tells the head.
-    pub fn look(
-        &mut self,
-        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
-    ) -> Result<Option<Bytes>, StorageError> {
-        self.read_whole(visit)?;
-        Ok((self.meta.generation > 0).then(|| self.meta.head.clone()))
+    /// The last head; `None` for a store that was never written to.
+    pub fn last_head(&self) -> Option<Bytes> {
+        (self.meta.generation > 0).then(|| self.meta.head.clone())
+    }
+
+    /// The same as `load`, for a store that is not served afterwards: writes nothing.
+    pub fn look(&mut self, visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>) -> Result<(), StorageError> {
+        self.read_whole(visit)
     }
 
     /// Files that mean nothing any more.
@@ -174,10 +175,7 @@ impl Store {
     }
 
     /// Reads all that is live, in ascending order, and checks that it is all.
-    pub fn load(
-        &mut self,
-        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
-    ) -> Result<Option<Bytes>, StorageError> {
+    pub fn load(&mut self, visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>) -> Result<(), StorageError> {
         if self.poisoned {
             return Err(StorageError::Poisoned);
         }
@@ -194,7 +192,7 @@ impl Store {
         }
         self.look_at_space();
         self.loaded = true;
-        Ok((self.meta.generation > 0).then(|| self.meta.head.clone()))
+        Ok(())
     }
 
     fn read_whole(

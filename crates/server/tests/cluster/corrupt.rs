@@ -20,11 +20,11 @@ use crate::cluster::{Cluster, PATIENCE, Replica, binary, eventually};
 fn alter(data_dir: &Path, key: &str, to: &'static str) -> Result<()> {
     let mut journal = DiskJournal::open(data_dir, Options::default())?;
     let mut records = Vec::new();
-    let head = journal.load(&mut |number, record| {
+    journal.load(&mut |number, record| {
         records.push((number, record));
         Ok(())
     })?;
-    let mut head = Head::decode(&head.context("a head")?)?;
+    let mut head = Head::decode(&journal.last_head().context("a head")?)?;
     let mut digest = Digest::new(head.state_hash);
     let mut altered = None;
     for (number, bytes) in records {

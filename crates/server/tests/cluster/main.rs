@@ -21,6 +21,7 @@ mod faults;
 mod garbage;
 mod leases;
 mod members;
+mod memory;
 mod promql;
 mod rules;
 mod security;

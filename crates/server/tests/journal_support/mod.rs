@@ -19,11 +19,11 @@ pub fn open(dir: &Path) -> Result<DiskJournal, StorageError> {
 /// Loads everything.
 pub fn load(journal: &mut DiskJournal) -> Result<(Records, Option<Bytes>), StorageError> {
     let mut records = Records::new();
-    let head = journal.load(&mut |number, record| {
+    journal.load(&mut |number, record| {
         assert!(records.insert(number, record).is_none(), "record {number} twice");
         Ok(())
     })?;
-    Ok((records, head))
+    Ok((records, journal.last_head()))
 }
 
 /// Opens and loads a store that must be whole.

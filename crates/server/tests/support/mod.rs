@@ -242,9 +242,21 @@ impl Server {
     /// # Errors
     /// The process is gone.
     pub fn resident(&self) -> Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// The most that it ever was, bytes.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn resident_at_most(&self) -> Result<u64> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, line: &str) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1024)
+        let found = status.lines().find_map(|found| found.strip_prefix(line)).with_context(|| line.to_owned())?;
+        Ok(found.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1024)
     }
 
     /// How long the process has computed.

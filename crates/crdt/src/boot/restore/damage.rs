@@ -50,6 +50,12 @@ pub enum Damage {
     /// The rules by which its cluster merges are not known to this build.
     #[error(transparent)]
     Rules(#[from] UnknownRules),
+    /// A record that was read before could not be read a second time, or is another one now.
+    #[error("record {number} cannot be read again")]
+    Again {
+        /// Its number.
+        number: u64,
+    },
     /// There are records but no head.
     #[error("the journal has records but no head")]
     NoHead,

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::smallvec;
 
+use crate::boot::restore::again::Again;
 use crate::boot::restore::damage::Damage;
-use crate::boot::restore::replication::{After, Candidate, Transition, restore};
-use crate::entry::{Applied, Change, ChangeKind, CodecError, Entry, Head, Record};
+use crate::boot::restore::replication::{After, Candidate, Transition, before_the_log, restore};
+use crate::entry::{Applied, Change, ChangeKind, CodecError, Head, Record, net};
 use crate::merge::rules::ENGINE;
 use crate::replica::Replica;
 use crate::replica::members::Members;
@@ -23,9 +24,17 @@ use crate::words::clock::{Clock, Now};
 use crate::words::id::{Dot, Identity, Origin};
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
+use crate::words::vector::VersionVector;
 
-/// Takes records one by one, in order.
+/// Takes records one by one, in order. Holds no more values than the replica will, unless [it is to](Self::keep_past): what a later
+/// record replaced is let go at once, and what the log does not need is not kept.
 pub struct Loader {
+    head: Option<Head>,
+    /// What lies before the log.
+    before: VersionVector,
+    /// Whether the log holds anything. If not there are no windows either, and nobody asks what a key was.
+    has_log: bool,
+    keeps_past: bool,
     state: State,
     changed: Vec<(Revision, ChangedKeys)>,
     last_number: u64,
@@ -37,29 +46,41 @@ pub struct Loader {
     engine: u32,
 }
 
-impl Default for Loader {
-    fn default() -> Self {
-        Self {
+impl Loader {
+    /// A loader of the records that were stored with that head; `None` for a store that was never written to.
+    ///
+    /// # Errors
+    /// When the bytes are no head.
+    pub fn new(head: Option<&Bytes>) -> Result<Self, Damage> {
+        Self::of_engine(ENGINE, head)
+    }
+
+    /// The same for a build whose newest merge engine is that one.
+    ///
+    /// # Errors
+    /// When the bytes are no head.
+    pub fn of_engine(engine: u32, head: Option<&Bytes>) -> Result<Self, Damage> {
+        let head = head.map(Head::decode).transpose().map_err(Damage::Head)?;
+        let before = head.as_ref().map(before_the_log).unwrap_or_default();
+        Ok(Self {
+            has_log: head.as_ref().is_some_and(|head| head.vector.iter().any(|dot| !before.contains(dot))),
+            head,
+            before,
+            keeps_past: false,
             state: State::empty(Revision::FIRST),
             changed: vec![],
             last_number: 0,
             last_whole: BTreeMap::new(),
             candidates: vec![],
             step: None,
-            engine: ENGINE,
-        }
-    }
-}
-
-impl Loader {
-    /// A loader that has seen nothing.
-    pub fn new() -> Self {
-        Self::default()
+            engine,
+        })
     }
 
-    /// The same for a build whose newest merge engine is that one.
-    pub fn of_engine(engine: u32) -> Self {
-        Self { engine, ..Self::default() }
+    /// Keeps the values that were replaced, too: for a replica that never runs, of which all is wanted that only it has.
+    pub fn keep_past(mut self) -> Self {
+        self.keeps_past = true;
+        self
     }
 
     /// Takes the next record, as it was stored under that number.
@@ -75,17 +96,7 @@ impl Loader {
         self.end_step(number);
         self.check_chain(&record)?;
         record.changes.iter_mut().for_each(unshare);
-        let entry = record.entry().filter(|_| !record.settled);
-        let net = entry.iter().flat_map(Entry::net).map(|change| (change.keyspace, change.key.clone()));
-        let mut keys: Vec<_> = net.collect();
-        // Of one that left the log, a change that was not shown is gone. What a merge made of its key may be left.
-        for change in record.outcomes.iter().filter(|_| record.trimmed) {
-            let key = (change.keyspace, change.key.clone());
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        let before: Vec<_> = keys.into_iter().map(|(at, key)| (at, self.state.recorded(at, &key), key)).collect();
+        let candidate = self.candidate(&record);
         if record.changes.iter().any(|change| change.applied.is_none()) {
             self.state.dead.change(number);
         }
@@ -110,19 +121,46 @@ impl Loader {
         if self.step.is_none() {
             self.step = Some((until, self.candidates.len()));
         }
-        if let Some(entry) = entry {
-            let steps =
-                before.into_iter().map(|(keyspace, before, key)| Transition { keyspace, key, before, after: None });
-            let steps = steps.collect();
-            self.candidates.push(Candidate {
-                number,
-                entry,
-                steps,
-                is_gone: record.trimmed,
-                together: record.until.is_some(),
-            });
-        }
+        self.candidates.extend(candidate);
         Ok(())
+    }
+
+    /// What the log may need of a record that is not applied yet.
+    fn candidate(&self, record: &Record) -> Option<Candidate> {
+        let head = record.head.as_ref().filter(|_| !record.settled)?;
+        let is_in_log = !record.trimmed && !self.before.contains(head.dot);
+        let entry = record.entry().filter(|_| is_in_log);
+        let steps = if self.has_log { self.steps(record) } else { vec![] };
+        // Of one that is in the log no more nothing counts but what its keys were.
+        (!record.trimmed || !steps.is_empty()).then(|| Candidate {
+            number: record.number,
+            dot: head.dot,
+            first_seq: head.first_seq,
+            entry,
+            steps,
+            is_gone: record.trimmed,
+            together: record.until.is_some(),
+        })
+    }
+
+    /// What a record's net changes find.
+    fn steps(&self, record: &Record) -> Vec<Transition> {
+        let net = net(record.changes.iter().filter(|change| !change.local));
+        let mut keys: Vec<_> = net.into_iter().map(|change| (change.keyspace, &change.key)).collect();
+        // Of one that left the log, a change that was not shown is gone. What a merge made of its key may be left.
+        for change in record.outcomes.iter().filter(|_| record.trimmed) {
+            let key = (change.keyspace, &change.key);
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let step = |(keyspace, key): (Keyspace, &Key)| Transition {
+            keyspace,
+            key: key.clone(),
+            before: self.state.record_of(keyspace, key),
+            after: None,
+        };
+        keys.into_iter().map(step).collect()
     }
 
     /// Before record `number` is read: when it is of another step than those before it, notes what that step made of
@@ -133,7 +171,7 @@ impl Loader {
         for step in self.candidates[first..].iter_mut().rev().flat_map(|candidate| candidate.steps.iter_mut().rev()) {
             // A system key is what it is after each of its versions, and only the last of a step tells.
             if seen.insert((step.keyspace, step.key.clone())) {
-                step.after = Some(After(self.state.recorded(step.keyspace, &step.key).map(|recorded| recorded.number)));
+                step.after = Some(After(self.state.record_of(step.keyspace, &step.key)));
             }
         }
     }
@@ -173,7 +211,12 @@ impl Loader {
             ChangeKind::Delete | ChangeKind::Expire => None,
         };
         let version = Position { revision, sub: applied.sub, number }.version(change.incarnation, content);
-        Ok((applied.sub, self.state.index.write(&change.key, |key, _| (version, key.clone()))))
+        let key = self.state.index.write(&change.key, |key, _| (version, key.clone()));
+        if !self.keeps_past {
+            // Whoever asks for the past reads it from the journal.
+            self.state.index.release_before(&key, revision, applied.sub);
+        }
+        Ok((applied.sub, key))
     }
 
     fn system(&mut self, number: u64, change: &Change) {
@@ -194,16 +237,20 @@ impl Loader {
     }
 
     /// The replica whose records these were, with leases counted anew from `now`. A store without records and head
-    /// gives a new replica of that identity.
+    /// gives a new replica of that identity. Some records are read `again`, by number; `None` where that fails.
     ///
     /// # Errors
-    /// When the records do not give the state that the head was stored with.
-    pub fn finish(mut self, now: Now, head: Option<&Bytes>, identity: Identity) -> Result<Replica, Damage> {
-        let Some(head) = head else {
+    /// When the records do not give the state that the head was stored with, or one cannot be read again.
+    pub fn finish(
+        mut self,
+        now: Now,
+        identity: Identity,
+        again: &mut dyn FnMut(u64) -> Option<Bytes>,
+    ) -> Result<Replica, Damage> {
+        let Some(head) = self.head.take() else {
             let replica = Replica::of_engine(identity, self.engine);
             return if self.last_number == 0 { Ok(replica) } else { Err(Damage::NoHead) };
         };
-        let head = Head::decode(head).map_err(Damage::Head)?;
         if self.last_number >= head.next_number {
             return Err(Damage::Number { found: self.last_number, last: head.next_number.saturating_sub(1) });
         }
@@ -228,6 +275,9 @@ impl Loader {
             state.index.restamp(first);
         }
         (state.history, state.revision, state.restamped) = (history, head.revision, head.restamped);
+        if !self.keeps_past {
+            state.released = head.revision;
+        }
 
         let mut replica = Replica::of_engine(head.identity, self.engine);
         derive(&mut state, &mut replica, now)?;
@@ -241,7 +291,7 @@ impl Loader {
         replica.journal.next_number = head.next_number;
         replica.clock = Clock::starting_at(head.stamp);
         replica.membership.past = head.past;
-        restore(&mut replica, head, self.candidates)?;
+        restore(&mut replica, head, self.candidates, Again::new(again))?;
         Ok(replica)
     }
 }

@@ -4,6 +4,7 @@
 //! numbers and chain hashes, and the run of revisions. At the end it checks the hash of the state, which the head
 //! holds.
 
+mod again;
 mod damage;
 mod loader;
 mod replication;

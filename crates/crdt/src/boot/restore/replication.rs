@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::boot::restore::again::Again;
 use crate::boot::restore::damage::Damage;
 use crate::entry::{Entry, Head, OriginHead};
 use crate::merge::version::Version;
@@ -13,8 +14,6 @@ use crate::replica::marks::Marks;
 use crate::replica::origins::OriginState;
 use crate::replica::replication::Replication;
 use crate::replica::told::Told;
-use crate::store::state::Recorded;
-use crate::words::fence::Fence;
 use crate::words::id::{Dot, Origin};
 use crate::words::key::{Key, Keyspace};
 use crate::words::vector::VersionVector;
@@ -23,7 +22,8 @@ use crate::words::vector::VersionVector;
 pub(super) struct Transition {
     pub(super) keyspace: Keyspace,
     pub(super) key: Key,
-    pub(super) before: Option<Recorded>,
+    /// The record that holds what it was, if it was there.
+    pub(super) before: Option<u64>,
     /// What it was afterwards; `None` where a later entry of the same step says that.
     pub(super) after: Option<After>,
 }
@@ -41,7 +41,12 @@ pub(super) struct After(pub(super) Option<u64>);
 /// An entry that may belong into the log; the head says whether it does.
 pub(super) struct Candidate {
     pub(super) number: u64,
-    pub(super) entry: Entry,
+    /// The entry's name.
+    pub(super) dot: Dot,
+    /// See [`EntryHead::first_seq`](crate::entry::EntryHead::first_seq).
+    pub(super) first_seq: u64,
+    /// The entry, unless it lies before the log.
+    pub(super) entry: Option<Entry>,
     /// What its net changes did, in their order.
     pub(super) steps: Vec<Transition>,
     /// Whether it is there only as history: it was in the log no more. It then says what its keys were before it.
@@ -56,16 +61,17 @@ struct Station {
     gone: Option<Dot>,
     /// Whether it says what the key was after the version before it, which came in the same step.
     ends_step: bool,
-    before: Option<Recorded>,
+    /// The record that holds what the key was, if it was there.
+    before: Option<u64>,
 }
 
-/// What a key was before the first station that followed `count` versions: below those that are kept. That is not what the
-/// key was after the last of these versions. Other versions, which settled and left the log earlier, may have come between.
+/// The record of what a key was before the first station that followed `count` versions: below those that are kept. That is not
+/// what the key was after the last of these versions. Other versions, which settled and left the log earlier, may have come between.
 ///
 /// What is gone lies below a window where all members have it, and all that is kept descends from it. It is a common point
 /// then, and what it left is a base like any other. The journal does not tell whether it settled or was left out: whatever
 /// stood for it may have changed nothing here, and may have settled with other keys, so that the log begins behind both.
-fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &VersionVector) -> Option<Recorded> {
+fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &VersionVector) -> Option<u64> {
     let is_below = |dot: Dot| common.contains(dot) && kept.iter().all(|version| version.descends_from(dot));
     let mut versions = 0;
     for station in stations {
@@ -108,6 +114,14 @@ fn known_to_all(kept: &Replication, floor: &VersionVector) -> VersionVector {
     all
 }
 
+/// What lies before the log that a head tells of.
+pub(super) fn before_the_log(head: &Head) -> VersionVector {
+    let mut before = VersionVector::default();
+    head.vector.fences().for_each(|fence| before.raise(fence));
+    head.origins.iter().filter_map(OriginHead::last).for_each(|dot| before.advance(dot));
+    before
+}
+
 /// The log and the windows in the making.
 struct Rebuilt {
     kept: Replication,
@@ -119,18 +133,13 @@ struct Rebuilt {
 
 impl Rebuilt {
     /// What lies before the log.
-    fn begin(replica: &mut Replica, fences: impl Iterator<Item = Fence>, origins: Vec<OriginHead>) -> Self {
+    fn begin(replica: &mut Replica, base: VersionVector, origins: Vec<OriginHead>) -> Self {
         let own = replica.identity.origin();
-        let mut kept = Replication::default();
-        fences.for_each(|fence| kept.base.raise(fence));
+        let mut kept = Replication { base, ..Replication::default() };
         for origin in origins {
-            let before = origin.before;
             let state = OriginState { chain: origin.chain, deps: Arc::new(origin.deps) };
             *replica.origins.get_mut(own, origin.origin) = state.clone();
             kept.begins.insert(origin.origin, state);
-            if before > 0 {
-                kept.base.advance(Dot { origin: origin.origin, seq: before });
-            }
         }
         let reached = kept.base.clone();
         Self { kept, reached, stations: BTreeMap::new() }
@@ -138,20 +147,17 @@ impl Rebuilt {
 
     /// Learns of which keys the log may hold versions.
     fn expect(&mut self, candidates: &[Candidate]) {
-        let logged = candidates.iter().filter(|candidate| {
-            let dot = candidate.entry.head.dot;
-            !candidate.is_gone && !self.kept.base.contains(dot)
-        });
+        let logged = candidates.iter().filter(|candidate| !candidate.is_gone && candidate.entry.is_some());
         self.stations = logged.flat_map(|candidate| &candidate.steps).map(|step| (step.of(), vec![])).collect();
     }
 
     /// Takes the next entry that may belong into the log.
     fn take(&mut self, replica: &mut Replica, candidate: Candidate) -> Result<(), Damage> {
-        let Candidate { number, entry, steps, is_gone, together } = candidate;
+        let Candidate { number, dot, entry, steps, is_gone, together, .. } = candidate;
         let own = replica.identity.origin();
-        let (dot, origin) = (entry.head.dot, entry.head.dot.origin);
+        let origin = dot.origin;
         let known = self.reached.get(origin);
-        if is_gone || dot.seq <= known {
+        let Some(entry) = entry.filter(|_| !is_gone && dot.seq > known) else {
             for step in steps {
                 let Some(stations) = self.stations.get_mut(&step.of()) else { continue };
                 let Transition { keyspace, key, before, after } = step;
@@ -163,7 +169,7 @@ impl Rebuilt {
                 stations.push(Station { gone: Some(dot), ends_step, before });
             }
             return Ok(());
-        }
+        };
         let state = replica.origins.get_mut(own, origin);
         let chain = entry.head.previous.extend(&entry.head, &entry.changes);
         if entry.head.first_seq == known + 1 {
@@ -199,24 +205,27 @@ fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
     let mut covered: BTreeMap<Origin, u64> = BTreeMap::new();
     let mut found = vec![];
     for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.is_gone) {
-        let head = &candidate.entry.head;
-        let covered = covered.entry(head.dot.origin).or_insert(u64::MAX);
+        let covered = covered.entry(candidate.dot.origin).or_insert(u64::MAX);
         // One that stands for others as well stays when a later one stands for it alone: these two came from two members.
-        if head.first_seq >= *covered {
+        if candidate.first_seq >= *covered {
             candidate.is_gone = true;
             found.push(candidate.number);
         } else {
-            *covered = head.first_seq;
+            *covered = candidate.first_seq;
         }
     }
     found
 }
 
-/// Rebuilds the log and the windows. Nothing is merged.
-pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candidate>) -> Result<(), Damage> {
+/// Rebuilds the log and the windows. Nothing is merged; what a window stands on is read again.
+pub(super) fn restore(
+    replica: &mut Replica,
+    head: Head,
+    mut candidates: Vec<Candidate>,
+    mut again: Again<'_>,
+) -> Result<(), Damage> {
     let own = replica.identity.origin();
-    let mut rebuilt = Rebuilt::begin(replica, head.vector.fences(), head.origins);
-    let mut candidates = candidates;
+    let mut rebuilt = Rebuilt::begin(replica, before_the_log(&head), head.origins);
     for number in stood_for(&mut candidates) {
         replica.state.dead.change(number);
     }
@@ -237,7 +246,8 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
             let unfit = unfit_ends(&stations, open.window.versions(), &common);
             kept.windows.forget_notes(keyspace, &key, &unfit);
         }
-        let base = |count, kept: &[Version]| base_after(stations, count, kept, &common);
+        let base =
+            |count, kept: &[Version]| again.recorded(base_after(stations, count, kept, &common)?, keyspace, &key);
         let held = kept.floor_of_rules(keyspace, &key, &head.floor);
         let floor = held.as_ref().unwrap_or(&head.floor);
         kept.windows.settle_known(keyspace, &key, floor, base);
@@ -245,6 +255,7 @@ pub(super) fn restore(replica: &mut Replica, head: Head, candidates: Vec<Candida
             kept.held.insert((keyspace, key));
         }
     }
+    again.finish()?;
     replica.origins.fresh = head.vector.above(&replica.origins.own.deps);
     replica.origins.fresh.remove(own);
     replica.marks = Marks::restored(head.marks, head.sent_to_others, head.sent, &head.vector);

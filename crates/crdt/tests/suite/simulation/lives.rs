@@ -142,7 +142,7 @@ impl World {
             self.coverage.count("older builds that did not start");
         }
         let place = &mut self.hosts[host];
-        let mut replica = loaded.map_err(|e| format!("host {host} does not start: {e}"))?;
+        let replica = loaded.map_err(|e| format!("host {host} does not start: {e}"))?;
         let found = Checkpoint::of(&replica, &Shadow::of(&replica));
         if let Some(expected) = &place.expected {
             let state = if place
@@ -161,7 +161,6 @@ impl World {
             ensure!(found.marks >= expected.marks, "a mark is forgotten");
             ensure!(found.floor.covers(&expected.floor), "the floor sank");
         }
-        replica.release(replica.revision(), usize::MAX);
         checks::history(&replica, &place.disk, &place.told)?;
         self.fields.lose(replica.identity().origin(), &found.vector);
         self.jobs.lose(replica.identity().origin(), &found.vector);
@@ -213,7 +212,7 @@ impl World {
         // For every other loss the one that is asked is drawn, as if that giver were not reached.
         // As a process does, which starts again for this.
         let place = &self.hosts[host];
-        let old = place.disk.written().load_by(place.engine, place.now(self.ms), up.replica.identity());
+        let old = place.disk.written().load_old(place.engine, place.now(self.ms), up.replica.identity());
         let Ok(old) = old else { unreachable!("what is written can be read") };
         self.begin_fetching(host, Some(old), giver.filter(|_| self.ms.is_multiple_of(2)));
     }

@@ -15,38 +15,46 @@ pub struct Image {
 
 /// Starts a replica from records with their numbers and a head; from none under that identity.
 pub fn load<'a>(
-    records: impl IntoIterator<Item = (&'a u64, &'a Bytes)>,
+    records: impl IntoIterator<Item = (&'a u64, &'a Bytes)> + Clone,
     head: Option<&Bytes>,
     now: Now,
     identity: Identity,
 ) -> Result<Replica, Damage> {
-    load_by(ENGINE, records, head, now, identity)
+    let again = |number| records.clone().into_iter().find(|(there, _)| **there == number).map(|(_, record)| record);
+    load_by(Loader::new(head)?, records.clone(), again, now, identity)
 }
 
-/// The same by a build whose newest merge engine is that one.
-pub fn load_by<'a>(
-    engine: u32,
+fn load_by<'a>(
+    mut loader: Loader,
     records: impl IntoIterator<Item = (&'a u64, &'a Bytes)>,
-    head: Option<&Bytes>,
+    again: impl Fn(u64) -> Option<&'a Bytes>,
     now: Now,
     identity: Identity,
 ) -> Result<Replica, Damage> {
-    let mut loader = Loader::of_engine(engine);
     for (number, record) in records {
         loader.record(*number, record.clone())?;
     }
-    loader.finish(now, head, identity)
+    loader.finish(now, identity, &mut |number| again(number).cloned())
 }
 
 impl Image {
     /// Starts a replica from it.
     pub fn load(&self, now: Now, identity: Identity) -> Result<Replica, Damage> {
-        load(&self.records, self.head.as_ref(), now, identity)
+        self.load_by(ENGINE, now, identity)
     }
 
     /// The same by a build whose newest merge engine is that one.
     pub fn load_by(&self, engine: u32, now: Now, identity: Identity) -> Result<Replica, Damage> {
-        load_by(engine, &self.records, self.head.as_ref(), now, identity)
+        self.load_with(Loader::of_engine(engine, self.head.as_ref())?, now, identity)
+    }
+
+    /// Reads a replica of which all is wanted that only it has.
+    pub fn load_old(&self, engine: u32, now: Now, identity: Identity) -> Result<Replica, Damage> {
+        self.load_with(Loader::of_engine(engine, self.head.as_ref())?.keep_past(), now, identity)
+    }
+
+    fn load_with(&self, loader: Loader, now: Now, identity: Identity) -> Result<Replica, Damage> {
+        load_by(loader, &self.records, |number| self.records.get(&number), now, identity)
     }
 
     fn apply(&mut self, write: Write) {

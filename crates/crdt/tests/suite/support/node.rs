@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::{Exchange, Tuning};
 use eddy_crdt::{
     Effects, Genesis, Head, Identity, Input, Installed, KeyRange, KeyValue, Notice, Now, PastValues, RangeOp, Replica,
@@ -126,9 +127,9 @@ impl Node {
         self.dead.clear();
     }
 
-    /// What a process finds that starts from its disk.
+    /// What a process finds on its disk that is to begin anew.
     pub fn found_again(&self, now: Now) -> Replica {
-        self.disk.written().load(now, self.replica.identity()).expect("nothing is damaged")
+        self.disk.written().load_old(ENGINE, now, self.replica.identity()).expect("nothing is damaged")
     }
 
     /// Starts again from the disk; everything that was there must be there again.
@@ -149,7 +150,6 @@ impl Node {
         let events = |of: &Replica| past::events(&self.disk, of, from.next(), to, usize::MAX);
         same(&events(&again), &events(&self.replica), "events after a restart")?;
         self.replica = again;
-        self.replica.release(self.replica.revision(), usize::MAX);
         self.dead.clear();
         Ok(())
     }

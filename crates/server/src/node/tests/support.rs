@@ -104,10 +104,11 @@ pub(super) struct Gated<J> {
 }
 
 impl<J: Journal> Journal for Gated<J> {
-    fn load(
-        &mut self,
-        visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>,
-    ) -> Result<Option<Bytes>, StorageError> {
+    fn last_head(&self) -> Option<Bytes> {
+        self.journal.last_head()
+    }
+
+    fn load(&mut self, visit: &mut dyn FnMut(u64, Bytes) -> Result<(), StorageError>) -> Result<(), StorageError> {
         self.journal.load(visit)
     }
 
