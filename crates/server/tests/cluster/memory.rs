@@ -31,7 +31,7 @@ async fn a_start_takes_no_memory_for_what_was_written_over() -> Result<()> {
     cluster.replicas[0].server.restart().await?;
     let most = cluster.replicas[0].server.resident_at_most()?;
     println!("{} MB at most before, {} MB after the start", served >> 20, most >> 20);
-    ensure!(most < MAX, "{} MB for {} MB of values that were written over", most >> 20, WRITES * VALUE >> 20);
+    ensure!(most < MAX, "{} MB for {} MB of values that were written over", most >> 20, (WRITES * VALUE) >> 20);
     let mut kv = cluster.replicas[0].kv().await?;
     for (n, revision) in revisions.into_iter().enumerate().step_by(WRITES / 10) {
         let range = RangeRequest { key: "key".into(), revision, ..RangeRequest::default() };
