@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use eddy_crdt::{Birth, ClusterId, Damage, Identity, Loader, Now, Replica, ReplicaId};
 
 use super::output::say;
-use crate::storage::StorageError;
 use crate::storage::doctor::{Examined, Finding, Stored, examine};
+use crate::storage::{StorageError, keeping_error};
 
 /// What to do where something is wrong with the files.
 const ADVICE: &str = "Keep a copy of this folder. Of a member of several, remove the data dir and start it: the others \
@@ -77,14 +77,9 @@ fn judge(stored: &mut Stored<'_>, judged: &mut Option<Judged>) -> Result<(), Sto
     // The identity counts only for a store that was never written to.
     let nobody = Identity { cluster: ClusterId::new(0), replica: ReplicaId::new(0), birth: Birth::new(0), ordinal: 0 };
     let mut unread = None;
-    let mut again = |number| {
-        let read = stored.read(number);
-        read.unwrap_or_else(|error| {
-            unread.get_or_insert(error);
-            None
-        })
-    };
+    let mut again = keeping_error(|number| stored.read(number), &mut unread);
     let replica = loader.and_then(|loader| loader.finish(Now::default(), nobody, &mut again));
+    drop(again);
     match unread {
         Some(error) => Err(error),
         None => {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use eddy_crdt::merge::ENGINE;
-use eddy_crdt::{Genesis, Identity, Input, Loader, Now, Replica};
+use eddy_crdt::{Damage, Genesis, Identity, Input, Loader, Now, Replica};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch as latest};
 
@@ -28,7 +28,7 @@ use super::queue::Queue;
 use super::storage_thread::StorageThread;
 use super::sweeper::SweepPace;
 use crate::metrics::Metrics;
-use crate::storage::{Doubt, Group, Journal, StorageError};
+use crate::storage::{Doubt, Group, Journal, StorageError, keeping_error};
 
 /// etcd's quota when none is given, bytes.
 pub const QUOTA_DEFAULT: u64 = 2 << 30;
@@ -96,19 +96,19 @@ impl Options {
 /// # Errors
 /// When the journal is damaged or unreadable.
 pub fn load(journal: &mut dyn Journal, place: &Path, identity: Identity, engine: u32) -> Result<Replica, StartError> {
-    read(journal, place, identity, engine, Loader::keep_past)
+    let loader = Loader::of_engine(engine, journal.last_head().as_ref()).map(Loader::keep_past);
+    read(journal, place, identity, loader)
 }
 
-/// Reads the replica of a journal by such a loader.
+/// Reads the replica of a journal by such a loader, which was given the journal's head.
 fn read(
     journal: &mut dyn Journal,
     place: &Path,
     identity: Identity,
-    engine: u32,
-    loader: impl FnOnce(Loader) -> Loader,
+    loader: Result<Loader, Damage>,
 ) -> Result<Replica, StartError> {
     let damaged = |damage| StartError::Damaged { place: place.to_owned(), damage };
-    let mut loader = Loader::of_engine(engine, journal.last_head().as_ref()).map(loader).map_err(damaged)?;
+    let mut loader = loader.map_err(damaged)?;
     let mut failed = None;
     let loaded = journal.load(&mut |number, record| {
         loader.record(number, record).map_err(|damage| {
@@ -122,14 +122,9 @@ fn read(
     }
     loaded?;
     let mut unread = None;
-    let mut again = |number| {
-        let read = journal.read(number);
-        read.unwrap_or_else(|error| {
-            unread.get_or_insert(error);
-            None
-        })
-    };
-    let replica = loader.finish(Now { wall_ms: 0, mono_ms: 0 }, identity, &mut again);
+    let mut again = keeping_error(|number| journal.read(number), &mut unread);
+    let replica = loader.finish(Now::default(), identity, &mut again);
+    drop(again);
     match (replica, unread) {
         (Err(_), Some(error)) => Err(error.into()),
         (replica, _) => replica.map_err(damaged),
@@ -149,7 +144,8 @@ fn doubt(replica: &mut Replica, journal: &mut dyn Journal, reason: Doubt) -> Res
 /// Reads the replica of the journal; founds it, or gives it a new birth, where that is due. Its records are on disk on
 /// return.
 fn open_replica(journal: &mut dyn Journal, options: &Options) -> Result<Replica, StartError> {
-    let mut replica = read(journal, &options.place, options.identity, options.engine, |loader| loader)?;
+    let loader = Loader::of_engine(options.engine, journal.last_head().as_ref());
+    let mut replica = read(journal, &options.place, options.identity, loader)?;
     let is_new = journal.last_head().is_none();
     if is_new && let Some(genesis) = &options.genesis {
         let (replica, effects) = Replica::found(options.identity, genesis);

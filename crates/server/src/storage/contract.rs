@@ -132,6 +132,19 @@ pub trait Journal: Send {
     fn doubt(&self) -> Option<Doubt>;
 }
 
+/// A reader of records that answers `None` where `read` fails, and keeps the first error.
+pub fn keeping_error(
+    mut read: impl FnMut(u64) -> Result<Option<Bytes>, StorageError>,
+    error: &mut Option<StorageError>,
+) -> impl FnMut(u64) -> Option<Bytes> {
+    move |number| {
+        read(number).unwrap_or_else(|failed| {
+            error.get_or_insert(failed);
+            None
+        })
+    }
+}
+
 /// Why a store may be less than what was acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {

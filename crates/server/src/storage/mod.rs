@@ -45,6 +45,6 @@ pub mod stage;
 mod store;
 mod wal;
 
-pub use self::contract::{AppendStats, Doubt, Group, Journal};
+pub use self::contract::{AppendStats, Doubt, Group, Journal, keeping_error};
 pub use self::error::StorageError;
 pub use self::journal::{DiskJournal, Options};

@@ -77,7 +77,8 @@ impl Loader {
         })
     }
 
-    /// Keeps the values that were replaced, too: for a replica that never runs, of which all is wanted that only it has.
+    /// Keeps the values that were replaced, too. For the old replica of a member that begins anew: it does not run, and may hold
+    /// writes that nobody else has.
     pub fn keep_past(mut self) -> Self {
         self.keeps_past = true;
         self
@@ -129,7 +130,7 @@ impl Loader {
     fn candidate(&self, record: &Record) -> Option<Candidate> {
         let head = record.head.as_ref().filter(|_| !record.settled)?;
         let is_in_log = !record.trimmed && !self.before.contains(head.dot);
-        let entry = record.entry().filter(|_| is_in_log);
+        let entry = if is_in_log { record.entry() } else { None };
         let steps = if self.has_log { self.steps(record) } else { vec![] };
         // Of one that is in the log no more nothing counts but what its keys were.
         (!record.trimmed || !steps.is_empty()).then(|| Candidate {
@@ -213,7 +214,7 @@ impl Loader {
         let version = Position { revision, sub: applied.sub, number }.version(change.incarnation, content);
         let key = self.state.index.write(&change.key, |key, _| (version, key.clone()));
         if !self.keeps_past {
-            // Whoever asks for the past reads it from the journal.
+            // A range or a watch of the past reads the old value back from the journal.
             self.state.index.release_before(&key, revision, applied.sub);
         }
         Ok((applied.sub, key))
