@@ -241,21 +241,23 @@ impl Windows {
     /// Takes out versions of a key that are needless together; dots that it does not have are passed over.
     ///
     /// What the key was after a later version that does not stand on one of these is no base from now on. That one is in it,
-    /// and a version may come that stands on the later one alone.
-    pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) {
-        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
+    /// and a version may come that stands on the later one alone. Tells which stood beside which: what left comes first.
+    pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) -> Vec<(Dot, Dot)> {
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return vec![] };
         let gone: BTreeSet<Dot> = needless.iter().copied().collect();
-        let (mut behind, mut unnoted): (Vec<&Version>, _) = (vec![], gone.clone());
+        let (mut behind, mut pairs): (Vec<&Version>, _) = (vec![], vec![]);
         for version in open.window.versions().iter().rev() {
             if gone.contains(&version.dot) {
                 let beside = behind.iter().rev().take_while(|later| !later.descends_from(version.dot));
-                unnoted.extend(beside.map(|later| later.dot));
+                pairs.extend(beside.map(|later| (version.dot, later.dot)));
             } else {
                 behind.push(version);
             }
         }
         open.window.take_out(needless);
-        open.numbers.retain(|(dot, _)| !unnoted.contains(dot));
+        let no_bases: BTreeSet<Dot> = pairs.iter().map(|(_, beside)| *beside).chain(gone).collect();
+        open.numbers.retain(|(dot, _)| !no_bases.contains(dot));
+        pairs
     }
 
     /// Forgets what a key was after some versions: it is no base.

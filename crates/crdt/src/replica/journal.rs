@@ -16,7 +16,7 @@ pub(crate) struct Journal {
     /// Records of entries that stand for more than they did when they were written: they are to be written anew.
     pub(crate) outdated: BTreeSet<u64>,
     /// Records of entries that were left out of the log. They go only after the records of what stands for them have
-    /// been written anew.
+    /// been written anew, and none of the versions is in the log any more that they stood beside.
     pub(crate) left: BTreeMap<u64, Left>,
 }
 
@@ -27,6 +27,9 @@ pub(crate) struct Left {
     pub(crate) dot: Dot,
     /// The record of what stood for it when it was last told that this is to be written anew.
     pub(crate) told: Option<u64>,
+    /// Versions that were applied after it, and that do not stand on it. A start must not take what their keys were after them for a
+    /// base: it sees that by this record.
+    pub(crate) beside: Vec<Dot>,
 }
 
 impl Default for Journal {
@@ -42,10 +45,16 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Notes that the entry in a record was left out.
-    pub(crate) fn leave(&mut self, gone: u64, dot: Dot) {
+    /// Notes that the entry in a record was left out, and which versions stood beside it.
+    pub(crate) fn leave(&mut self, gone: u64, dot: Dot, beside: Vec<Dot>) {
         self.outdated.remove(&gone);
-        self.left.insert(gone, Left { dot, told: None });
+        self.left.insert(gone, Left { dot, told: None, beside });
+    }
+
+    /// Notes that the record of an entry that was left out before a start tells of a version that stood beside it.
+    pub(crate) fn stays(&mut self, gone: u64, dot: Dot, beside: Dot) {
+        let left = self.left.entry(gone).or_insert(Left { dot, told: None, beside: vec![] });
+        left.beside.push(beside);
     }
 
     /// The number of a new record.

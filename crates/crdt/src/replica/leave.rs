@@ -6,7 +6,7 @@
 //! with `s` (see [`super::marks`]). The log drops the entry of a version that left. The next entry of the same origin
 //! then stands for both entries. See DESIGN 2, "What may leave".
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::entry::Change;
 use crate::merge::version::Version;
@@ -38,6 +38,9 @@ const LAST_LOOK_PACE: usize = 4 * LOOK_PACE;
 
 /// What a version of a Kubernetes object counts for: it is parsed.
 const PARSED: usize = 8;
+
+/// What leaves, and which versions each stood [beside](crate::replica::journal::Left::beside).
+type LeftOut = BTreeMap<Dot, Vec<Dot>>;
 
 /// What is known of a member.
 struct Knows<'a> {
@@ -119,16 +122,16 @@ impl Replica {
 
     /// Lets go what may leave of a key, and notes how much stays. Tells how many versions of other keys it looked at for that.
     fn look(&mut self, counting: &[ReplicaId], keeps: bool, keyspace: Keyspace, key: &Key) -> usize {
-        let (left, beside) = if keeps { self.leave_now(counting, keyspace, key) } else { (vec![], 0) };
-        let Some(replication) = &mut self.replication else { return beside };
+        let (left, looked_at) = if keeps { self.leave_now(counting, keyspace, key) } else { Default::default() };
+        let Some(replication) = &mut self.replication else { return looked_at };
         replication.grown.remove(&(keyspace, key.clone()));
         replication.windows.note_stayed(keyspace, key);
-        for dot in left {
+        for (dot, beside) in left {
             if let Some(gone) = replication.log.leave_out(dot) {
-                self.journal.leave(gone.number, dot);
+                self.journal.leave(gone.number, dot, beside);
             }
         }
-        beside
+        looked_at
     }
 
     /// Looks again at the keys of what all members are known to have that entries are streamed to: what these entries
@@ -166,16 +169,17 @@ impl Replica {
     /// Takes what may leave out of the key's window. An entry that did several things leaves only as a whole: when its
     /// versions of the other keys may leave as well. These are taken out, too. Tells what left, and how many versions of other
     /// keys it looked at.
-    fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> (Vec<Dot>, usize) {
+    fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> (LeftOut, usize) {
         let here = (keyspace, key.clone());
-        let mut gone = self.needless(counting, &here, &|dot| self.changes_beside(dot, &here).next().is_none());
-        self.take_out(&here, &gone);
-        let (whole, beside) = self.needless_together(counting, &here);
+        let alone = self.needless(counting, &here, &|dot| self.changes_beside(dot, &here).next().is_none());
+        let mut left: LeftOut = alone.iter().map(|dot| (*dot, vec![])).collect();
+        self.take_out(&here, &alone, &mut left);
+        let (whole, looked_at) = self.needless_together(counting, &here);
+        left.extend(whole.iter().map(|dot| (*dot, vec![])));
         for key in self.keys_of(&whole) {
-            self.take_out(&key, &whole);
+            self.take_out(&key, &whole, &mut left);
         }
-        gone.extend(whole);
-        (gone, beside)
+        (left, looked_at)
     }
 
     /// The entries that did several things, one of them to that key, and all of whose versions may leave. What is needless is so
@@ -227,10 +231,18 @@ impl Replica {
         entries.flat_map(|logged| &logged.entry.changes).map(|change| (change.keyspace, change.key.clone())).collect()
     }
 
-    fn take_out<'a>(&mut self, (keyspace, key): &(Keyspace, Key), dots: impl IntoIterator<Item = &'a Dot>) {
+    /// Takes versions out of a key's window, and notes what they stood beside.
+    fn take_out<'a>(
+        &mut self,
+        (keyspace, key): &(Keyspace, Key),
+        dots: impl IntoIterator<Item = &'a Dot>,
+        left: &mut LeftOut,
+    ) {
         if let Some(replication) = &mut self.replication {
             let dots: Vec<Dot> = dots.into_iter().copied().collect();
-            replication.windows.take_out(*keyspace, key, &dots);
+            for (gone, beside) in replication.windows.take_out(*keyspace, key, &dots) {
+                left.entry(gone).or_default().push(beside);
+            }
             // What had to wait for one of them may settle now.
             let next = replication.windows.get(*keyspace, key).and_then(|open| open.window.versions().first());
             if next.is_some_and(|next| replication.floor.contains(next.dot)) {

@@ -82,6 +82,11 @@ impl Log {
         self.entries.get(&place.number).filter(|logged| logged.entry.head.first_seq <= dot.seq)
     }
 
+    /// Whether it has the entry of that name, not one that stands for it.
+    pub fn has(&self, dot: Dot) -> bool {
+        self.get(dot).is_some_and(|logged| logged.entry.head.dot == dot)
+    }
+
     /// Whether a vector ends between entries: none stands for one that it covers together with one that it does not.
     pub fn can_end_at(&self, vector: &VersionVector) -> bool {
         let is_split = |dot: Dot| self.get(dot).is_some_and(|logged| logged.entry.head.dot.seq > dot.seq);
@@ -177,8 +182,7 @@ impl Log {
     /// Whether an entry may be left out, as far as the log goes: one of its origin follows.
     pub fn may_leave_out(&self, dot: Dot) -> bool {
         let newest = self.origins.get(&dot.origin).and_then(|places| places.back());
-        newest.is_some_and(|newest| newest.last_seq > dot.seq)
-            && self.get(dot).is_some_and(|logged| logged.entry.head.dot == dot)
+        newest.is_some_and(|newest| newest.last_seq > dot.seq) && self.has(dot)
     }
 
     /// Notes how many changes of an entry, from the first on, are written over.

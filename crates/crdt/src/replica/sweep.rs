@@ -1,14 +1,15 @@
 //! Dropping what a compaction hid and what nobody needs any more: from memory, and record by record from the journal.
 //!
-//! A record stays whole while its entry is in the log, and what is dead of it waits (**held**). A tombstone must not go from
-//! disk before the puts it hides: at the next start these would be there again. So the record of a tombstone that nobody can
-//! see any more (a **grave**) goes only when no older record is held.
+//! A record stays whole while its entry is in the log, and what is dead of it waits (**held**). One whose entry was left out of the
+//! log waits for what stands for it. A tombstone must not go from disk before the puts it hides: at the next start these would be
+//! there again. So the record of a tombstone that nobody can see any more (a **grave**) goes only when no older record waits.
 
 use bytes::Bytes;
 
 use crate::entry::{Change, ChangeKind, Record};
 use crate::replica::Replica;
 use crate::store::sweep::Dead;
+use crate::words::id::Dot;
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
 
@@ -25,10 +26,8 @@ impl Replica {
     /// Drops a slice of what the last compaction hid, at most about `max_changes` of it. `is_trimmed` tells whether all
     /// that earlier sweeps told is trimmed, in the journal's order. What was left out of the log goes only then.
     pub fn sweep(&mut self, max_changes: usize, is_trimmed: bool) -> Sweep {
-        let done = self.state.sweep(max_changes);
-        if is_trimmed {
-            self.release_left();
-        }
+        let is_swept = self.state.sweep(max_changes);
+        let waits = is_trimmed && self.release_left();
         let Dead { changes, graves } = std::mem::take(&mut self.state.dead);
         let (held, mut dead): (Vec<_>, Vec<_>) = changes
             .into_iter()
@@ -40,7 +39,9 @@ impl Replica {
             if self.is_retained(grave) {
                 self.journal.held.insert(grave);
             }
-            if self.journal.held.first().is_some_and(|held| *held <= grave) {
+            let journal = &self.journal;
+            let oldest = journal.held.first().into_iter().chain(journal.left.keys().next()).min();
+            if oldest.is_some_and(|oldest| *oldest <= grave) {
                 break;
             }
             self.journal.graves.remove(&grave);
@@ -51,26 +52,33 @@ impl Replica {
         }
         dead.sort_unstable();
         dead.dedup();
-        let done = done && (!is_trimmed || self.journal.left.is_empty());
-        Sweep { dead, done }
+        Sweep { dead, done: is_swept && !waits }
     }
 
-    /// Lets those records go that were left out of the log, where the record of what stands for them says so on disk. Has the
-    /// others written anew.
-    fn release_left(&mut self) {
+    /// Lets those records go that were left out of the log, where the record of what stands for them says so on disk, and where
+    /// nothing is in the log that stood beside them. Has the others written anew. Tells whether some of these are left.
+    fn release_left(&mut self) -> bool {
         let log = self.replication.as_ref().map(|replication| &replication.log);
         let (state, journal) = (&mut self.state, &mut self.journal);
+        let mut waits = false;
         journal.left.retain(|gone, left| {
             let stands = log.and_then(|log| log.get(left.dot)).map(|logged| logged.number);
-            if stands.is_none() || stands == left.told {
-                journal.held.remove(gone);
-                state.dead.change(*gone);
-                return false;
+            if stands.is_some() && stands != left.told {
+                left.told = stands;
+                journal.outdated.extend(stands);
+                waits = true;
+                return true;
             }
-            left.told = stands;
-            journal.outdated.extend(stands);
-            true
+            let is_kept = |dot: &Dot| log.is_some_and(|log| log.has(*dot));
+            left.beside.retain(is_kept);
+            if !left.beside.is_empty() {
+                return true;
+            }
+            journal.held.remove(gone);
+            state.dead.change(*gone);
+            false
         });
+        waits
     }
 
     /// What is left of a record on disk after a sweep; `None` when nothing of it is needed any more.
@@ -88,7 +96,7 @@ impl Replica {
             return Some(Record { head, ..decoded }.encode());
         }
         if self.journal.left.contains_key(&number) {
-            // What stands for it may not say so on disk yet.
+            // What stands for it may not say so on disk yet, or a start needs it.
             return Some(record.clone());
         }
         let revision = decoded.revision;

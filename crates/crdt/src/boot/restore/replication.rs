@@ -1,6 +1,6 @@
 //! What is kept for the sake of other members: the log and the windows, rebuilt from the records behind its beginning.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::boot::restore::again::Again;
@@ -57,6 +57,8 @@ pub(super) struct Candidate {
 
 /// What a key was before one of its versions that the log may need, or before one that is in it no more.
 struct Station {
+    /// Its record.
+    number: u64,
     /// The one that is in the log no more: it was left out, or has settled.
     gone: Option<Dot>,
     /// Whether it says what the key was after the version before it, which came in the same step.
@@ -83,10 +85,10 @@ fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &V
     None
 }
 
-/// The versions after which the key is no base: something lies before them that is gone, that they do not stand on, and
-/// that is no common point below all behind them. A later version that stands on it ends that.
-fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector) -> BTreeSet<Dot> {
-    let (mut unfit, mut count) = (BTreeSet::new(), 0);
+/// The versions after which the key is no base, each with the station that tells: something lies before them that is gone, that
+/// they do not stand on, and that is no common point below all behind them. A later version that stands on it ends that.
+fn unfit_ends<'a>(stations: &'a [Station], versions: &[Version], common: &VersionVector) -> Vec<(&'a Station, Dot)> {
+    let (mut unfit, mut count) = (vec![], 0);
     for station in stations {
         let Some(gone) = station.gone else {
             count += 1;
@@ -95,9 +97,9 @@ fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector
         let behind = versions.iter().enumerate().skip(count);
         let is_below = |from: usize| common.contains(gone) && versions[from..].iter().all(|v| v.descends_from(gone));
         let beside = behind.take_while(|(_, version)| !version.descends_from(gone));
-        unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| version.dot));
+        unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| (station, version.dot)));
         let ended = count.checked_sub(1).filter(|_| station.ends_step && !is_below(count));
-        unfit.extend(ended.and_then(|ended| versions.get(ended)).map(|version| version.dot));
+        unfit.extend(ended.and_then(|ended| versions.get(ended)).map(|version| (station, version.dot)));
     }
     unfit
 }
@@ -166,7 +168,7 @@ impl Rebuilt {
                 let after = after.filter(|_| dot.seq <= known);
                 let windows = &mut self.kept.windows;
                 let ends_step = after.is_some_and(|After(number)| windows.note_unless_noted(keyspace, &key, number));
-                stations.push(Station { gone: Some(dot), ends_step, before });
+                stations.push(Station { number, gone: Some(dot), ends_step, before });
             }
             return Ok(());
         };
@@ -192,7 +194,8 @@ impl Rebuilt {
             if let Some(After(number)) = after {
                 windows.note(keyspace, &key, number);
             }
-            self.stations.entry((keyspace, key)).or_default().push(Station { gone: None, ends_step: false, before });
+            let station = Station { number, gone: None, ends_step: false, before };
+            self.stations.entry((keyspace, key)).or_default().push(station);
         }
         self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0 });
         Ok(())
@@ -244,6 +247,12 @@ pub(super) fn restore(
     for ((keyspace, key), stations) in stations {
         if let Some(open) = kept.windows.get(keyspace, &key) {
             let unfit = unfit_ends(&stations, open.window.versions(), &common);
+            for (station, beside) in &unfit {
+                if let Some(gone) = station.gone {
+                    replica.journal.stays(station.number, gone, *beside);
+                }
+            }
+            let unfit = unfit.into_iter().map(|(_, version)| version).collect();
             kept.windows.forget_notes(keyspace, &key, &unfit);
         }
         let base =

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use eddy_crdt::merge::{Json, KeyWindow, Version, Windows};
+use eddy_crdt::merge::{Json, KeyWindow, Version, Window, Windows};
 use eddy_crdt::{Birth, Chain, Commit, Dot, Key, Keyspace, Live, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use super::host::Checkpoint;
@@ -135,38 +135,49 @@ pub fn marks(shadow: &Shadow) -> BTreeSet<Bytes> {
 /// What those keys begin with.
 pub const MARK: &[u8] = b"~mark/";
 
-/// Which versions are in a window, and on what.
+/// A window, and the record that holds its base.
 #[derive(Clone, Default)]
 pub struct OnBase {
-    versions: Vec<Dot>,
-    base: Option<Live>,
-    /// The record that holds the base.
+    window: Window,
     number: Option<u64>,
+}
+
+impl OnBase {
     /// Whether its first version made the key, and all others stand on that: to its maker the key was not there.
-    is_made: bool,
+    fn is_made(&self) -> bool {
+        self.window.versions().split_first().is_some_and(|(first, others)| {
+            first.incarnation.dot == first.dot && others.iter().all(|other| other.descends_from(first.dot))
+        })
+    }
+
     /// What those of its versions hold that stand on the base alone.
-    over_base: Vec<Option<Bytes>>,
+    fn over_base(&self) -> Vec<Option<Bytes>> {
+        let versions = self.window.versions();
+        let is_over_base = |version: &&Version| !versions.iter().any(|below| version.descends_from(below.dot));
+        versions.iter().filter(is_over_base).map(|version| version.value().cloned()).collect()
+    }
+
+    /// What its first versions make of its base, where the others are those of a later window. What that replica has left out of its
+    /// log counts for nothing.
+    fn below(&self, later: &Self, replica: &Replica, (keyspace, key): &(Keyspace, Key)) -> Option<Option<Live>> {
+        let left = |dot| replica.log().and_then(|log| log.get(dot)).is_some_and(|logged| logged.entry.head.dot != dot);
+        let kept: Vec<&Version> = self.window.versions().iter().filter(|version| !left(version.dot)).collect();
+        let (settled, others) = kept.split_at_checked(kept.len().checked_sub(later.window.versions().len())?)?;
+        let mut window = Window::new(self.window.base().cloned());
+        settled.iter().for_each(|version| window.add((*version).clone()));
+        let is_later = others.iter().copied().eq(later.window.versions());
+        is_later.then(|| window.outcome(replica.rules(), *keyspace, key).live)
+    }
 }
 
 pub fn windows(replica: &Replica) -> BTreeMap<(Keyspace, Key), OnBase> {
-    let on_base = |open: &KeyWindow| {
-        let versions = open.window.versions();
-        let is_over_base = |version: &&Version| !versions.iter().any(|below| version.descends_from(below.dot));
-        OnBase {
-            versions: versions.iter().map(|version| version.dot).collect(),
-            base: open.window.base().cloned(),
-            number: open.base_number,
-            is_made: versions.split_first().is_some_and(|(first, others)| {
-                first.incarnation.dot == first.dot && others.iter().all(|other| other.descends_from(first.dot))
-            }),
-            over_base: versions.iter().filter(is_over_base).map(|version| version.value().cloned()).collect(),
-        }
-    };
+    let on_base = |open: &KeyWindow| OnBase { window: open.window.clone(), number: open.base_number };
     let windows = replica.windows().into_iter().flat_map(Windows::iter);
     windows.map(|(keyspace, key, open)| ((keyspace, key.clone()), on_base(open))).collect()
 }
 
-/// Whether all of these wrote each field in which two objects differ, and wrote something else than either has there.
+/// Whether all of these wrote each field in which two objects differ, and wrote something else than either has there. To a number
+/// they may have added, as to a counter, and then each is in what follows.
 fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[&Json]) -> bool {
     let (Some(fields), Some(others)) = (one.as_map(), other.as_map()) else { return one == other };
     let names: BTreeSet<_> = fields.iter().chain(others.iter()).map(|(name, _)| name).collect();
@@ -175,6 +186,7 @@ fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[&Json]) -> bool {
             let writers: Vec<&Json> = writers.iter().filter_map(|writer| writer.get(name)).collect();
             differ_where_all_wrote(one, other, &writers)
         }
+        (Some(Json::Number(one)), Some(Json::Number(other))) => one == other,
         (one, other) => {
             one == other || writers.iter().all(|writer| writer.get(name) != one && writer.get(name) != other)
         }
@@ -192,24 +204,27 @@ fn are_alike(found: &Live, before: &Live, over_base: &[Option<Bytes>]) -> bool {
         })
 }
 
-/// A start finds the base again on which the same versions stood before, or a later one: what a version left that all have,
-/// and that was left out. Of a field that was written over everywhere since, it may find what was shown, which is not what a
-/// merge without the versions that left makes of it.
-pub fn bases(found: &Checkpoint, expected: &Checkpoint) -> Result<(), String> {
-    for (key, OnBase { versions, base, number, is_made, over_base }) in &found.windows {
+/// A start finds the base again on which the same versions stood before, or what those made of it that stand there no more. Or a
+/// later one: what a version left that all have, and that was left out. Of a field that was written over everywhere since, it may
+/// find what was shown, which is not what a merge without the versions that left makes of it.
+pub fn bases(replica: &Replica, found: &Checkpoint, expected: &Checkpoint) -> Result<(), String> {
+    for (key, open) in &found.windows {
+        let (versions, base) = (open.window.versions(), open.window.base());
         // A delete that all have and that was left out has no record whose number could tell that it is later.
-        let is_deleted = base.is_none() && *is_made;
+        let is_deleted = base.is_none() && open.is_made();
         // What is kept alive is there although what settled says that it expired: a lease, or a key under one.
         let is_lease = key.0 == Keyspace::System && key.1.starts_with(b"l");
-        let is_kept_alive = is_lease || base.as_ref().is_some_and(|base| base.lease.is_some());
-        let is_before = |before: &&OnBase| before.versions == *versions && before.number >= *number;
-        if let Some(before) =
-            expected.windows.get(key).filter(|before| is_before(before) && !is_kept_alive && !is_deleted)
-        {
-            let are_alike = base.as_ref().zip(before.base.as_ref()).is_some_and(|(a, b)| are_alike(a, b, over_base));
-            if !are_alike {
-                same(base, &before.base, format_args!("base of {key:?} below {versions:?} after a restart"))?;
-            }
+        let is_kept_alive = is_lease || base.is_some_and(|base| base.lease.is_some());
+        let Some(before) = expected.windows.get(key).filter(|_| !is_kept_alive && !is_deleted) else { continue };
+        let was_all_there = before.window.versions() == versions;
+        let Some(below) = before.below(open, replica, key).filter(|_| !was_all_there || before.number >= open.number)
+        else {
+            continue;
+        };
+        let over_base = open.over_base();
+        if !base.zip(below.as_ref()).is_some_and(|(base, below)| are_alike(base, below, &over_base)) {
+            let dots: Vec<Dot> = versions.iter().map(|version| version.dot).collect();
+            same(&base.cloned(), &below, format_args!("base of {key:?} below {dots:?} after a restart"))?;
         }
     }
     Ok(())

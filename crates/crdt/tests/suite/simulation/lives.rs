@@ -157,7 +157,7 @@ impl World {
             same(&found.vector, &state.vector, "vector after a restart")?;
             same(&found.shadow, &state.shadow, "keys after a restart")?;
             same(&found.hash, &state.hash, "state hash after a restart")?;
-            checks::bases(&found, &state)?;
+            checks::bases(&replica, &found, &state)?;
             ensure!(found.marks >= expected.marks, "a mark is forgotten");
             ensure!(found.floor.covers(&expected.floor), "the floor sank");
         }

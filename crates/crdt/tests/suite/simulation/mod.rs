@@ -213,9 +213,9 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 
 /// Such seeds among schedules in which rules and builds change. In 62 two members declare rules apart, and those are forgotten; of
 /// the next two the histories have lives beside each other. In 864 all disks are lost but a copy, which begins anew. In the next
-/// four a start took for a base what a key was before or beside a version that had left. In the last one the oracle was wrong:
-/// that base differed in a field only that all had written over.
-const FOUND_BY_RULES: [u64; 9] = [62, 884, 1_078, 864, 66, 169, 390, 101_000_373, 260_000_073];
+/// four a start took for a base what a key was before or beside a version that had left. Then the oracle was wrong: that base
+/// differed in a field only that all had written over. In the last one the record of what had left was gone before a start.
+const FOUND_BY_RULES: [u64; 10] = [62, 884, 1_078, 864, 66, 169, 390, 101_000_373, 260_000_073, 270_000_744];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
 /// start took for a base what a version that had left was merged to. In the last one a version left for one of two that had
@@ -227,18 +227,6 @@ const FOUND_BY_ABSENCES: [u64; 5] = [842, 915, 33_558, 41_242, 6_001_506];
 /// again, and one began with what a copy had. In the last three a floor forbade for ever what had been founded again, or
 /// given by a copy in doubt.
 const FOUND_LOSSY: [u64; 7] = [4_000_092, 6_001_567, 6_003_726, 6_000_760, 6_000_326, 6_001_542, 7_007_418];
-
-/// A fault that is not mended, among schedules in which rules change. A member begins anew from another one, and a version leaves
-/// there. What the key was after a version beside that one is no base then, and is not noted as one. After a restart it is taken for
-/// a base: what had left is in it, and a version that did not see that stands on it. The check of bases lets it through, because all
-/// that stand on it write that counter.
-const OPEN_BY_RULES: u64 = 270_000_744;
-
-#[test]
-#[ignore = "the fault that it finds is not mended"]
-fn after_a_restart_nothing_is_a_base_that_was_none_before() {
-    sweep(OPEN_BY_RULES, 1, rules_plan);
-}
 
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
