@@ -302,9 +302,11 @@ impl<'a> Replay<'a> {
         Ok(Some(stay))
     }
 
-    /// Raises counters to their minimum.
+    /// Raises counters to their minimum. Where the edits add up to nothing, the base stays, also one below the minimum: what was added
+    /// and taken away again may have left, and then nothing tells that there were edits.
     fn clamp(&self, merged: &mut Scalars) {
-        for (key, scalar) in merged {
+        let base = self.past.base();
+        for (key, scalar) in merged.iter_mut().filter(|(key, scalar)| base.get(*key) != Some(scalar)) {
             if let (Scalar::Counter(sum), Some((_, Resolution::Counter { minimum: Some(minimum) }))) =
                 (scalar, self.leaves.get(key))
             {

@@ -240,6 +240,29 @@ fn replicas_that_are_declared_a_counter_add_up_but_never_below_the_minimum() {
 }
 
 #[test]
+fn a_counter_below_its_minimum_is_raised_by_what_is_added_and_by_nothing_else() {
+    let counters = merge::counters("apps/v1/Deployment:.spec.replicas:min=5").unwrap();
+    // What the first site makes of 3, one after the other.
+    for (steps, shown) in [(&[4, 3][..], 3), (&[3], 3), (&[2, 4], 5), (&[9], 9)] {
+        let rules = Rules { counters: counters.clone(), ..Rules::default() };
+        let mut sites = Sites::new(Place { rules: rules.into(), ..Place::client("/registry/d/x/a") }, 2);
+        sites.put(0, DEPLOYMENT);
+        sites.sync_all();
+        for step in steps {
+            change(&mut sites, 0, |deployment| set(deployment, &["spec", "replicas"], number(*step)));
+        }
+        change(&mut sites, 1, |deployment| set(deployment, &["metadata", "labels", "x"], string("y")));
+        let (_, deployment) = meet(&mut sites);
+        assert_eq!(get(&deployment, &["spec", "replicas"]), Some(&number(shown)), "{steps:?}");
+        // With the last of these steps alone, which stands for the others.
+        let (place, mut window) = (&sites.place, sites.place.window(&sites.history));
+        window.drop_middles(&place.rules, 1, place.keyspace, place.key, |_, _| true);
+        let left = place.outcome(&window).live.and_then(|live| Json::parse(&live.value));
+        assert_eq!(left, Some(deployment), "{steps:?}");
+    }
+}
+
+#[test]
 fn what_is_declared_one_value_comes_from_one_side() {
     let rules = Rules { atomic: merge::atomic("apps/v1/Deployment:.spec.template", &[]).unwrap(), ..Rules::default() };
     for (rules, is_mixed) in [(rules, false), (Rules::default(), true)] {
