@@ -5,9 +5,9 @@
 //! Then no version is ever below all that are not settled, so nothing settles. What all have must leave, or each write
 //! costs more than the one before.
 
-use eddy_crdt::{Input, Keyspace, VersionVector};
+use eddy_crdt::{Command, Input, Keyspace, VersionVector};
 
-use crate::support::build::{id, put};
+use crate::support::build::{delete, id, put};
 use crate::support::world::World;
 
 const MEMBERS: usize = 3;
@@ -136,4 +136,38 @@ fn what_was_written_over_leaves_in_time_though_nothing_else_is_written() {
         });
         assert_eq!(kept, 1, "of {writes} writes");
     }
+}
+
+/// A crash may come between any two trims. So nothing that a tombstone hides is on disk when that is trimmed, also nothing that
+/// was left out of the log and waits for its turn.
+#[test]
+fn a_tombstone_stays_while_something_that_left_waits_that_it_hides() {
+    let mut world = World::new(2);
+    world.run(0, put("k", "there")).unwrap();
+    world.tell_all().unwrap();
+    world.handle(0, Input::Stop { member: id(1), session: 1, upto: None });
+    (0..20).for_each(|n| drop(world.run(0, put("k", format!("{n}")))));
+    world.run(0, delete("k")).unwrap();
+    world.run(0, put("other", "behind it")).unwrap();
+    for _ in 0..2 {
+        world.tell_all().unwrap();
+    }
+    let node = &world.nodes[0];
+    assert_eq!(node.replica.log_len(), 0);
+    let (before, revision) = (node.disk.written().records.len(), node.replica.revision());
+    world.run(0, Command::Compact(revision.get())).unwrap();
+    let now = world.now();
+    let node = &mut world.nodes[0];
+    // At the first sweep, what earlier ones told is not trimmed yet.
+    for is_trimmed in [false, true, true] {
+        let sweep = node.replica.sweep(usize::MAX, is_trimmed);
+        node.dead.extend(sweep.dead);
+        while !node.dead.is_empty() {
+            node.trim(1);
+            let started = node.disk.written().load(now, node.replica.identity());
+            assert!(started.is_ok(), "after a crash: {:?}", started.err());
+        }
+    }
+    let left = world.nodes[0].disk.written().records.len();
+    assert!(left < 6, "of {before} records {left} are left");
 }
