@@ -52,7 +52,7 @@ impl World {
         let Some((image, state)) = place.backup.clone().filter(|_| !matches!(place.life, Life::Gone)) else { return };
         self.crash(host, back_ms);
         self.disk_faults = true;
-        self.history.lost_disk(host);
+        self.history.copied_disk(host);
         self.coverage.count("restored disks");
         self.count_losses(host);
         if let Ok(head) = Head::decode(image.head.as_ref().unwrap_or(&Bytes::new())) {

@@ -21,6 +21,11 @@ pub struct History {
     /// All rules that were ever in use, also those that replicas have forgotten, with the hosts that have used them.
     rules: BTreeMap<u32, (Rules, BTreeSet<usize>)>,
     book: RuleBook,
+    /// Whether a disk was replaced by an older copy of it.
+    has_copies: bool,
+    /// Whether a copy brought back rules that were lost everywhere else, under a number that others have got since. What versions
+    /// mean is not told then; the members agree on one of the two, and that they become equal is checked all the same.
+    is_ambiguous: bool,
 }
 
 impl History {
@@ -51,7 +56,7 @@ impl History {
     }
 
     /// Notes the rules that a host's replica uses. Those of one number are the same everywhere.
-    pub fn note_rules(&mut self, host: usize, book: &RuleBook) -> Result<(), String> {
+    pub fn note_rules(&mut self, host: usize, book: &RuleBook, coverage: &mut Coverage) -> Result<(), String> {
         let current = book.current().number;
         let mut is_new = self.book.current().number != current;
         for number in book.numbers().filter(|number| *number <= current) {
@@ -59,6 +64,12 @@ impl History {
             if hosts.is_empty() {
                 *known = book.of(number).clone();
                 is_new = true;
+            }
+            if self.has_copies && book.of(number) != known {
+                if !std::mem::replace(&mut self.is_ambiguous, true) {
+                    coverage.count("rules that mean two things");
+                }
+                return Ok(());
             }
             same(book.of(number), known, format_args!("rules number {number}"))?;
             hosts.insert(host);
@@ -75,6 +86,12 @@ impl History {
         for (_, hosts) in self.rules.values_mut() {
             hosts.remove(&host);
         }
+    }
+
+    /// An older copy takes the place of a host's disk.
+    pub fn copied_disk(&mut self, host: usize) {
+        self.has_copies = true;
+        self.lost_disk(host);
     }
 
     /// What a replica was given between these two moments: the keys concerned are what all their versions mean.
@@ -107,7 +124,8 @@ impl History {
         shadow: &Shadow,
         coverage: &mut Coverage,
     ) -> Result<(), String> {
-        let Some(versions) = self.keys.get(key).filter(|_| !LocalKeys::default().contains(key)) else { return Ok(()) };
+        let is_told = !self.is_ambiguous && !LocalKeys::default().contains(key);
+        let Some(versions) = self.keys.get(key).filter(|_| is_told) else { return Ok(()) };
         let mut window = Window::new(None);
         versions.iter().filter(|version| vector.contains(version.dot)).for_each(|version| window.add(version.clone()));
         if !window.is_chain() {

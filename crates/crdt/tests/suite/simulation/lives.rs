@@ -58,7 +58,7 @@ impl World {
             self.history.note_new(&up.replica);
             // What it had before is replaced, also where it was a copy that alone held what others have lost.
             self.history.lost_disk(host);
-            self.history.note_rules(host, up.replica.rules())?;
+            self.history.note_rules(host, up.replica.rules(), &mut self.coverage)?;
             self.history.check_all(&state.vector, &up.shadow, &mut self.coverage)?;
         }
         self.ledger.durable(&up.replica, &state)?;
