@@ -21,6 +21,7 @@ use crate::merge::book::RuleBook;
 use crate::merge::rules::{FIRST, Rules, UnknownRules};
 use crate::merge::windows::Windows;
 use crate::replica::Replica;
+use crate::replica::remote::unknown_rules;
 use crate::replica::turn::Turn;
 use crate::store::system::{System, SystemKey};
 use crate::words::key::{Key, Keyspace};
@@ -117,7 +118,14 @@ impl Replica {
     }
 
     /// Reads the rules of entries that are about to be applied, in whatever order.
+    ///
+    /// # Errors
+    /// When one of them declares rules that this build does not know, also where others of the same number have replaced these.
     pub(crate) fn foresee_rules(&mut self, entries: &[Entry]) -> Result<(), UnknownRules> {
+        let mut changes = entries.iter().flat_map(|entry| &entry.changes);
+        if let Some(error) = changes.find_map(|change| unknown_rules(change, self.engine)) {
+            return Err(error);
+        }
         self.rules = Arc::new(self.read_rules(&self.state.system, entries.iter())?);
         Ok(())
     }

@@ -85,9 +85,17 @@ fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &V
     None
 }
 
-/// The versions after which the key is no base, each with the station that tells: something lies before them that is gone, that
-/// they do not stand on, and that is no common point below all behind them. A later version that stands on it ends that.
-fn unfit_ends<'a>(stations: &'a [Station], versions: &[Version], common: &VersionVector) -> Vec<(&'a Station, Dot)> {
+/// A version after which its key is no base.
+struct Unfit {
+    version: Dot,
+    /// What is gone and lies before it, and the record that tells.
+    gone: Dot,
+    number: u64,
+}
+
+/// The versions after which the key is no base: something lies before them that is gone, that they do not stand on, and
+/// that is no common point below all behind them. A later version that stands on it ends that.
+fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector) -> Vec<Unfit> {
     let (mut unfit, mut count) = (vec![], 0);
     for station in stations {
         let Some(gone) = station.gone else {
@@ -97,9 +105,10 @@ fn unfit_ends<'a>(stations: &'a [Station], versions: &[Version], common: &Versio
         let behind = versions.iter().enumerate().skip(count);
         let is_below = |from: usize| common.contains(gone) && versions[from..].iter().all(|v| v.descends_from(gone));
         let beside = behind.take_while(|(_, version)| !version.descends_from(gone));
-        unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| (station, version.dot)));
+        let of = |version: &Version| Unfit { version: version.dot, gone, number: station.number };
+        unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| of(version)));
         let ended = count.checked_sub(1).filter(|_| station.ends_step && !is_below(count));
-        unfit.extend(ended.and_then(|ended| versions.get(ended)).map(|version| (station, version.dot)));
+        unfit.extend(ended.and_then(|ended| versions.get(ended)).map(of));
     }
     unfit
 }
@@ -247,12 +256,10 @@ pub(super) fn restore(
     for ((keyspace, key), stations) in stations {
         if let Some(open) = kept.windows.get(keyspace, &key) {
             let unfit = unfit_ends(&stations, open.window.versions(), &common);
-            for (station, beside) in &unfit {
-                if let Some(gone) = station.gone {
-                    replica.journal.stays(station.number, gone, *beside);
-                }
+            for Unfit { version, gone, number } in &unfit {
+                replica.journal.stays(*number, *gone, *version);
             }
-            let unfit = unfit.into_iter().map(|(_, version)| version).collect();
+            let unfit = unfit.into_iter().map(|unfit| unfit.version).collect();
             kept.windows.forget_notes(keyspace, &key, &unfit);
         }
         let base =

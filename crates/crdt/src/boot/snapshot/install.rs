@@ -246,11 +246,6 @@ impl Installer {
         let mut reached = replica.origins.vector.clone();
         entries.iter().for_each(|entry| reached.advance(entry.head.dot));
         replica.foresee_rules(&entries)?;
-        // Also of rules that others of the same number have replaced.
-        if let Some(error) = entries.iter().flat_map(|entry| &entry.changes).find_map(|c| unknown_rules(c, self.engine))
-        {
-            return Err(error.into());
-        }
         for entry in entries {
             if replica.origins.vector.contains(entry.head.dot) {
                 continue;

@@ -193,19 +193,21 @@ fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[&Json]) -> bool {
     })
 }
 
-/// Whether two bases of a key differ in nothing that a version above them lets through. Of how many writes each came counts for
-/// nothing, and of a value that is no object nothing but the incarnation.
-fn are_alike(key: &[u8], found: &Live, before: &Live, over_base: &[Option<Bytes>]) -> bool {
+/// Whether two bases of a client's key differ in nothing that a version above them lets through. Of a value that is no object that
+/// is nothing but the incarnation.
+fn are_alike((keyspace, key): &(Keyspace, Key), found: &Live, before: &Live, over_base: &[Option<Bytes>]) -> bool {
     let is_of_one = (found.incarnation, found.lease) == (before.incarnation, before.lease);
     let Some(writers) = over_base.iter().map(Option::as_ref).collect::<Option<Vec<_>>>() else { return false };
     let are_objects_alike = || {
         let writers: Option<Vec<Json>> = writers.iter().map(|value| Json::parse(value)).collect();
         let objects = Json::parse(&found.value).zip(Json::parse(&before.value)).zip(writers);
-        objects.is_some_and(|((found, before), writers)| {
+        let is_alike = |((found, before), writers): ((Json, Json), Vec<Json>)| {
             differ_where_all_wrote(&found, &before, &writers.iter().collect::<Vec<_>>())
-        })
+        };
+        found.version == before.version && objects.is_some_and(is_alike)
     };
-    is_of_one && (!Rules::default().is_kubernetes(Keyspace::Client, key) || are_objects_alike())
+    let is_object = Rules::default().is_kubernetes(*keyspace, key);
+    *keyspace == Keyspace::Client && is_of_one && (!is_object || are_objects_alike())
 }
 
 /// A start finds the base again on which the same versions stood before, or what those made of it that stand there no more. Or a
@@ -226,7 +228,7 @@ pub fn bases(replica: &Replica, found: &Checkpoint, expected: &Checkpoint) -> Re
             continue;
         };
         let over_base = open.over_base();
-        if !base.zip(below.as_ref()).is_some_and(|(base, below)| are_alike(&key.1, base, below, &over_base)) {
+        if !base.zip(below.as_ref()).is_some_and(|(base, below)| are_alike(key, base, below, &over_base)) {
             let dots: Vec<Dot> = versions.iter().map(|version| version.dot).collect();
             same(&base.cloned(), &below, format_args!("base of {key:?} below {dots:?} after a restart"))?;
         }
