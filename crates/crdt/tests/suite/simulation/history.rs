@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use eddy_crdt::merge::{RuleBook, Rules, Version, Window};
-use eddy_crdt::{Change, Dot, Key, Keyspace, LocalKeys, Logged, Replica, VersionVector};
+use eddy_crdt::{Change, Dot, Key, Keyspace, LocalKeys, Logged, Origin, Replica, VersionVector};
 
 use super::checks::Coverage;
 use crate::support::checks::same;
@@ -21,6 +21,9 @@ pub struct History {
     /// All rules that were ever in use, also those that replicas have forgotten, with the hosts that have used them.
     rules: BTreeMap<u32, (Rules, BTreeSet<usize>)>,
     book: RuleBook,
+    /// How far each birth reached that is forgotten. What its maker wrote after that was lost with a disk: a vector covers it by
+    /// the fence, and nobody has it.
+    ended: HashMap<Origin, u64>,
     /// Whether a disk was replaced by an older copy of it.
     has_copies: bool,
     /// Whether a copy brought back rules that were lost everywhere else, under a number that others have got since. What versions
@@ -53,6 +56,23 @@ impl History {
                 self.made(logged);
             }
         }
+    }
+
+    /// A replica went from one of these to the other. Where it forgot births, it had all that there is of them.
+    pub fn note_forgotten(&mut self, before: &VersionVector, after: &VersionVector) {
+        if after.fences().eq(before.fences()) {
+            return;
+        }
+        let is_new = |origin: &Origin| after.has_forgotten(*origin) && !before.has_forgotten(*origin);
+        for origin in self.entries.keys().map(|dot| dot.origin).filter(is_new) {
+            self.ended.entry(origin).or_insert_with(|| before.get(origin));
+        }
+    }
+
+    /// Whether what has this vector was given that version.
+    fn has(&self, vector: &VersionVector, dot: Dot) -> bool {
+        let is_lost = vector.has_forgotten(dot.origin) && self.ended.get(&dot.origin).is_some_and(|end| *end < dot.seq);
+        vector.contains(dot) && !is_lost
     }
 
     /// Notes the rules that a host's replica uses. Those of one number are the same everywhere.
@@ -127,7 +147,7 @@ impl History {
         let is_told = !self.is_ambiguous && !LocalKeys::default().contains(key);
         let Some(versions) = self.keys.get(key).filter(|_| is_told) else { return Ok(()) };
         let mut window = Window::new(None);
-        versions.iter().filter(|version| vector.contains(version.dot)).for_each(|version| window.add(version.clone()));
+        versions.iter().filter(|version| self.has(vector, version.dot)).for_each(|version| window.add(version.clone()));
         if !window.is_chain() {
             coverage.count("keys compared with all their versions");
         }

@@ -216,10 +216,25 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// four a start took for a base what a key was before or beside a version that had left. Then the oracle was wrong: that base
 /// differed in a field only that all had written over. Then the record of what had left was gone before a start.
 /// Then a counter below its minimum was raised by edits that added up to nothing, while they had not left. Then the oracle did
-/// not know that an older copy may bring rules back whose number means something else by now. In the last one an older build
-/// began anew where rules that it does not know had lost their number to others.
-const FOUND_BY_RULES: [u64; 13] =
-    [62, 884, 1_078, 864, 66, 169, 390, 101_000_373, 260_000_073, 270_000_744, 273_000_352, 277_001_386, 278_002_052];
+/// not know that an older copy may bring rules back whose number means something else by now. In the next one an older build
+/// began anew where rules that it does not know had lost their number to others. In the last one the oracle took what was lost
+/// with a disk for a part of a birth that is forgotten.
+const FOUND_BY_RULES: [u64; 14] = [
+    62,
+    884,
+    1_078,
+    864,
+    66,
+    169,
+    390,
+    101_000_373,
+    260_000_073,
+    270_000_744,
+    273_000_352,
+    277_001_386,
+    278_002_052,
+    281_000_894,
+];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
 /// start took for a base what a version that had left was merged to. In the last one a version left for one of two that had

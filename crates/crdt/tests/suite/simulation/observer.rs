@@ -164,6 +164,7 @@ impl World {
     pub fn look_at(&mut self, host: usize, before: &VersionVector, of_others: bool) -> Outcome {
         let Some(up) = self.hosts[host].up().filter(|_| self.plan.watched) else { return Ok(()) };
         self.history.note_rules(host, up.replica.rules(), &mut self.coverage)?;
+        self.history.note_forgotten(before, up.replica.vector());
         if of_others {
             self.history.check(before, up.replica.vector(), &up.shadow, &mut self.coverage)?;
             // What is written again after a disk was lost has another name.
