@@ -9,18 +9,19 @@
 //! sum is in that one.
 //!
 //! Each replica decides by itself, and one that was away may be told by several. All of this holds as well for what they
-//! keep together.
+//! keep together, and for who has some of what leaves: a write that is hidden here may stand there.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::merge::graph::{Graph, Positions};
 use crate::merge::rules::Rules;
 use crate::merge::version::Version;
 
 use super::Object;
-use super::document::{DocumentError, Edit};
+use super::document::{DocumentError, Edit, Scalar};
 use super::json::{Fields, Json};
+use super::past::Past;
 use super::replay::Replay;
 use super::schema::Resolution;
 use super::shared::Divided;
@@ -262,6 +263,7 @@ fn missed(
     without.run_leaves(&versions, kept.iter().map(|at| replay.replayed[*at].scalars.clone()).collect())?;
     let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
     let graph = Graph::of(&plain);
+    let between = Between::of(&kept, &plain, [replay, &without]);
     let (mut is_other, mut missed) = (false, vec![]);
     for (place, at) in kept.iter().enumerate() {
         let (before, after) = (&replay.replayed[*at].edits, &without.replayed[place].edits);
@@ -273,12 +275,13 @@ fn missed(
             }
             let is_as_seen = replay.replayed[*at].seen.get(key) == without.replayed[place].seen.get(key);
             let writes = replay.past.standing(key, &ways.parents[*at]);
-            if writes.iter().all(|write| stays[*write]) && edit == other && is_as_seen {
-                continue;
-            }
             let value = replay.replayed[*at].scalars.get(key);
-            let is_as_before = edit == other && is_as_seen && !without.past.says(key, graph.parents(place), value);
-            if is_as_before || is_hidden(*at, key) {
+            let says = || {
+                let is_said = without.past.says(key, graph.parents(place), value);
+                (is_said && !writes.iter().all(|write| stays[*write]))
+                    || between.may_say(key, graph.parents(place), value)
+            };
+            if (edit == other && is_as_seen && !says()) || is_hidden(*at, key) {
                 continue;
             }
             is_other = true;
@@ -287,8 +290,59 @@ fn missed(
                 replay.replayed[kept[*writer]].edits.get(key) != without.replayed[*writer].edits.get(key)
             });
             let theirs = seeming.flat_map(|writer| replay.past.standing(key, &ways.parents[kept[writer]]));
-            missed.extend(writes.into_iter().chain(theirs).filter(|write| !stays[*write]));
+            let missing: Vec<usize> = writes.into_iter().chain(theirs).filter(|write| !stays[*write]).collect();
+            if missing.is_empty() && edit == other && is_as_seen {
+                // What makes the leaf unsure is some write below it.
+                let is_below = |below: &usize| replay.past.is_under(*below, &ways.parents[*at]);
+                missed.extend((0..*at).filter(|below| !stays[*below] && replay.writes(*below, key)).filter(is_below));
+            }
+            missed.extend(missing);
         }
     }
     Ok(if is_other { Missed::These(missed) } else { Missed::Nothing })
+}
+
+/// What those that stay write for whoever has some of the others: what lies between having all of them and none. Only leaves are
+/// in it that some of those write in one of the two cases, and not in the other.
+struct Between<'a> {
+    /// What they write in both.
+    both: Past<'a>,
+    /// What they write in one of them only.
+    one: HashMap<&'a String, Vec<(usize, Option<&'a Scalar>)>>,
+}
+
+impl<'a> Between<'a> {
+    fn of(kept: &[usize], versions: &[&'a Version], [with, without]: [&'a Replay<'_>; 2]) -> Self {
+        let edits = || kept.iter().zip(&without.replayed).map(|(at, after)| (&with.replayed[*at].edits, &after.edits));
+        let mut one: HashMap<_, Vec<_>> = HashMap::new();
+        for (place, (before, after)) in edits().enumerate() {
+            let lost = before.iter().filter(|(key, edit)| after.get(*key) != Some(*edit));
+            let gained = after.iter().filter(|(key, edit)| before.get(*key) != Some(*edit));
+            for (key, edit) in lost.chain(gained) {
+                match edit {
+                    Edit::Put(scalar) => one.entry(key).or_default().push((place, Some(scalar))),
+                    Edit::Delete => one.entry(key).or_default().push((place, None)),
+                    Edit::Add(_) => {}
+                }
+            }
+        }
+        let mut both = Past::new(without.past.base().clone());
+        for (version, (before, after)) in versions.iter().zip(edits()) {
+            let is_sure = |(key, edit): &(&String, &Edit)| one.contains_key(*key) && after.get(*key) == Some(*edit);
+            both.push(version, before.iter().filter(is_sure));
+        }
+        Self { both, one }
+    }
+
+    /// Whether a leaf may say that where these come together.
+    fn may_say(&self, key: &String, heads: &[usize], value: Option<&Scalar>) -> bool {
+        let Some(unsure) = self.one.get(key) else { return false };
+        let sure = self.both.standing(key, heads);
+        if sure.is_empty() && self.both.base().get(key) == value {
+            return true;
+        }
+        let is_over = |over: &usize, at: usize| *over != at && self.both.is_under(at, &[*over]);
+        let may_stand = |at: usize| self.both.is_under(at, heads) && !sure.iter().any(|over| is_over(over, at));
+        unsure.iter().any(|(at, says)| *says == value && may_stand(*at))
+    }
 }
