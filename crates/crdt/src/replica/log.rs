@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::entry::Entry;
+use crate::entry::{Change, Entry};
 use crate::words::chain::Chain;
 use crate::words::id::{Dot, Origin};
 use crate::words::key::Keyspace;
@@ -159,13 +159,16 @@ impl Log {
         self.entries.get(&self.origins.get(&origin)?.front()?.number)
     }
 
-    /// Whether it holds a client's write whose origin merged by rules below that number. An origin's numbers only count up. Merges of
-    /// system keys consult no rules: what declares rules must not keep those before it.
-    pub fn has_below(&self, number: u32) -> bool {
+    /// Whether it holds a client's write whose origin merged by rules below that number, and that `is_open`. An origin's numbers only
+    /// count up. Merges of system keys consult no rules: what declares rules must not keep those before it.
+    pub fn has_below(&self, number: u32, is_open: impl Fn(&Change, Dot) -> bool) -> bool {
         self.origins.values().any(|places| {
             let entries = places.iter().filter_map(|place| self.entries.get(&place.number));
             let mut below = entries.take_while(|logged| logged.entry.head.rules < number);
-            below.any(|logged| logged.entry.changes.iter().any(|change| change.keyspace == Keyspace::Client))
+            below.any(|Logged { entry, .. }| {
+                let mut of_clients = entry.changes.iter().filter(|change| change.keyspace == Keyspace::Client);
+                of_clients.any(|change| is_open(change, entry.head.dot))
+            })
         })
     }
 

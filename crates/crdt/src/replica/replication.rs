@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::entry::ChangeKind;
+use crate::entry::{Change, ChangeKind};
+use crate::merge::rules::FIRST;
 use crate::merge::windows::Windows;
 use crate::replica::log::Log;
 use crate::replica::origins::{OriginState, Origins};
@@ -55,7 +56,8 @@ impl Replication {
     }
 
     /// How far a key must not settle yet although the floor lets it, if it is held: its window holds rules that were forgotten,
-    /// and something that was merged by them is still in the log. What declared them settles: it may lie before that in the log.
+    /// and something that was merged by them is unsettled. What is settled does not count, though it be in the log still: it may lie
+    /// there behind what declared the rules, which cannot settle without the delete where one step brought both.
     pub(crate) fn floor_of_rules(
         &self,
         keyspace: Keyspace,
@@ -69,7 +71,12 @@ impl Replication {
         let versions = self.windows.get(keyspace, key)?.window.versions();
         let mut deletes = versions.iter().filter(|version| version.kind == ChangeKind::Delete).peekable();
         deletes.peek()?;
-        if !self.log.has_below(number + 1) {
+        // Lower ones leave the book first: it has no holes.
+        let first = SystemKey::Rules(FIRST).encode();
+        let lowest = self.windows.keys_behind(Keyspace::System, Some(&first)).next();
+        let waits_for_lower = lowest.is_some_and(|lowest| lowest[..] < *key);
+        let is_open = |change: &Change, dot| self.windows.holds(change.keyspace, &change.key, dot);
+        if !waits_for_lower && !self.log.has_below(number + 1, is_open) {
             return None;
         }
         let mut lower = floor.clone();

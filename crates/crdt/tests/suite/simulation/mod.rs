@@ -217,9 +217,11 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// differed in a field only that all had written over. Then the record of what had left was gone before a start.
 /// Then a counter below its minimum was raised by edits that added up to nothing, while they had not left. Then the oracle did
 /// not know that an older copy may bring rules back whose number means something else by now. In the next one an older build
-/// began anew where rules that it does not know had lost their number to others. In the last one the oracle took what was lost
-/// with a disk for a part of a birth that is forgotten.
-const FOUND_BY_RULES: [u64; 14] = [
+/// began anew where rules that it does not know had lost their number to others. In the next one the oracle took what was lost
+/// with a disk for a part of a birth that is forgotten. Then one step brought rules and their end, and the end waited for an entry
+/// that waited for it. Then a write that was hidden at one place stood at another. In the last one of two rules the later one
+/// would leave the book first.
+const FOUND_BY_RULES: [u64; 17] = [
     62,
     884,
     1_078,
@@ -234,6 +236,9 @@ const FOUND_BY_RULES: [u64; 14] = [
     277_001_386,
     278_002_052,
     281_000_894,
+    283_000_416,
+    283_001_636,
+    283_000_058,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
