@@ -99,15 +99,21 @@ impl Replica {
 
     /// Whether an unknown entry may be applied now.
     pub(crate) fn admit(&self, from: ReplicaId, entry: &Entry) -> Result<(), Notice> {
-        self.admit_among(from, entry, &self.origins.vector)
+        self.admit_among(from, entry, &self.origins.vector, &[])
     }
 
-    /// The same where all up to `reached` is applied together with it.
-    pub(crate) fn admit_among(&self, from: ReplicaId, entry: &Entry, reached: &VersionVector) -> Result<(), Notice> {
+    /// The same where all up to `reached` is applied together with it, and these of its changes (by their places) are settled.
+    pub(crate) fn admit_among(
+        &self,
+        from: ReplicaId,
+        entry: &Entry,
+        reached: &VersionVector,
+        settled: &[u32],
+    ) -> Result<(), Notice> {
         let origin = entry.head.dot.origin;
         let state = self.origins.others.get(&origin).cloned().unwrap_or_default();
         self.admit_after(from, entry, reached, self.origins.vector.get(origin), &state, false)?;
-        self.admit_rules(from, entry, &BTreeSet::new())
+        self.admit_rules(from, entry, &BTreeSet::new(), settled)
     }
 
     /// Whether unknown entries may be applied as one step. What they depend on may be among them, in any order.
@@ -125,7 +131,7 @@ impl Replica {
                 (self.origins.vector.get(origin), state)
             });
             self.admit_after(from, entry, &ahead.reached, *known, state, ahead.members.contains(&origin.replica))?;
-            self.admit_rules(from, entry, &ahead.rules)?;
+            self.admit_rules(from, entry, &ahead.rules, &[])?;
             *known = entry.head.dot.seq;
             state.depend(&entry.head.depends);
             state.chain = prepared.chain(state.chain, entry);
@@ -133,10 +139,23 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether the rules are known by which an entry's origin merged, here or from the step that it is part of.
-    fn admit_rules(&self, from: ReplicaId, entry: &Entry, declared: &BTreeSet<u32>) -> Result<(), Notice> {
+    /// Whether the rules are known by which an entry's origin merged, here or from the step that it is part of. Rules that were
+    /// forgotten need not be where nothing is merged by them: of clients the entry has only changes that are `settled`.
+    fn admit_rules(
+        &self,
+        from: ReplicaId,
+        entry: &Entry,
+        declared: &BTreeSet<u32>,
+        settled: &[u32],
+    ) -> Result<(), Notice> {
         let (dot, number) = (entry.head.dot, entry.head.rules);
-        let is_known = self.rules.knows(number) || declared.contains(&number);
+        let is_open =
+            |(change, place): (&Change, u32)| change.keyspace == Keyspace::Client && !settled.contains(&place);
+        let is_forgotten = || {
+            let is_below = self.rules.oldest_later().is_some_and(|oldest| number < oldest);
+            is_below && !entry.changes.iter().zip(0..).any(is_open)
+        };
+        let is_known = self.rules.knows(number) || declared.contains(&number) || is_forgotten();
         if is_known { Ok(()) } else { Err(Notice::UnknownRules { dot, from, number: Some(number) }) }
     }
 

@@ -250,8 +250,9 @@ impl Installer {
             if replica.origins.vector.contains(entry.head.dot) {
                 continue;
             }
-            replica.admit_among(replica.identity.replica, &entry, &reached).map_err(InstallError::Contradiction)?;
             let settled = self.settled.remove(&entry.head.dot).unwrap_or_default();
+            let own = replica.identity.replica;
+            replica.admit_among(own, &entry, &reached, &settled).map_err(InstallError::Contradiction)?;
             replica.apply_unsettled(turn, entry, &settled);
         }
         let floor = self.floor.meet(&replica.origins.vector);

@@ -176,17 +176,17 @@ pub fn windows(replica: &Replica) -> BTreeMap<(Keyspace, Key), OnBase> {
     windows.map(|(keyspace, key, open)| ((keyspace, key.clone()), on_base(open))).collect()
 }
 
-/// Whether all of these wrote each field in which two objects differ, and wrote something else than either has there. To a number
-/// they may have added, as to a counter, and then each is in what follows.
-fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[&Json]) -> bool {
+/// Whether all of these wrote each field in which two objects differ, and wrote something else than either has there. Where objects
+/// have counters they may have added to a number, and then each is in what follows.
+fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[&Json], has_counters: bool) -> bool {
     let (Some(fields), Some(others)) = (one.as_map(), other.as_map()) else { return one == other };
     let names: BTreeSet<_> = fields.iter().chain(others.iter()).map(|(name, _)| name).collect();
     names.into_iter().all(|name| match (one.get(name), other.get(name)) {
         (Some(one), Some(other)) if one.as_map().is_some() && other.as_map().is_some() => {
             let writers: Vec<&Json> = writers.iter().filter_map(|writer| writer.get(name)).collect();
-            differ_where_all_wrote(one, other, &writers)
+            differ_where_all_wrote(one, other, &writers, has_counters)
         }
-        (Some(Json::Number(one)), Some(Json::Number(other))) => one == other,
+        (Some(Json::Number(one)), Some(Json::Number(other))) if has_counters => one == other,
         (one, other) => {
             one == other || writers.iter().all(|writer| writer.get(name) != one && writer.get(name) != other)
         }
@@ -195,14 +195,23 @@ fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[&Json]) -> bool {
 
 /// Whether two bases of a client's key differ in nothing that a version above them lets through. Of a value that is no object that
 /// is nothing but the incarnation. How often a base was written shows nowhere: a merge counts from its heads.
-fn are_alike((keyspace, key): &(Keyspace, Key), found: &Live, before: &Live, over_base: &[Option<Bytes>]) -> bool {
+/// `rules` are those by which what is above them is merged.
+fn are_alike(
+    (keyspace, key): &(Keyspace, Key),
+    found: &Live,
+    before: &Live,
+    over_base: &[Option<Bytes>],
+    rules: &Rules,
+) -> bool {
     let is_of_one = (found.incarnation, found.lease) == (before.incarnation, before.lease);
     let Some(writers) = over_base.iter().map(Option::as_ref).collect::<Option<Vec<_>>>() else { return false };
     let are_objects_alike = || {
         let writers: Option<Vec<Json>> = writers.iter().map(|value| Json::parse(value)).collect();
         let objects = Json::parse(&found.value).zip(Json::parse(&before.value)).zip(writers);
         let is_alike = |((found, before), writers): ((Json, Json), Vec<Json>)| {
-            differ_where_all_wrote(&found, &before, &writers.iter().collect::<Vec<_>>())
+            let kind = found.get("kind").and_then(Json::as_str);
+            let has_counters = rules.counters.iter().any(|counter| Some(&counter.kind[..]) == kind);
+            differ_where_all_wrote(&found, &before, &writers.iter().collect::<Vec<_>>(), has_counters)
         };
         objects.is_some_and(is_alike)
     };
@@ -228,7 +237,10 @@ pub fn bases(replica: &Replica, found: &Checkpoint, expected: &Checkpoint) -> Re
             continue;
         };
         let over_base = open.over_base();
-        if !base.zip(below.as_ref()).is_some_and(|(base, below)| are_alike(key, base, below, &over_base)) {
+        let number = versions.iter().map(|version| version.rules).min().unwrap_or_default();
+        let rules = replica.rules().of(number);
+        let are_alike = |(found, before)| are_alike(key, found, before, &over_base, rules);
+        if !base.zip(below.as_ref()).is_some_and(are_alike) {
             let dots: Vec<Dot> = versions.iter().map(|version| version.dot).collect();
             same(&base.cloned(), &below, format_args!("base of {key:?} below {dots:?} after a restart"))?;
         }
