@@ -170,6 +170,12 @@ pub(super) fn due(last_ms: Option<u64>, interval_ms: u64, now: Now) -> bool {
     last_ms.is_none_or(|at| now.mono_ms >= at.saturating_add(interval_ms))
 }
 
+/// Whether a mark was made when a member counted under an earlier birth than it does now.
+fn is_for_earlier_birth(upto: &VersionVector, member: Origin) -> bool {
+    let knows_one = upto.of(member.replica).next().is_some() || upto.fence(member.replica).is_some();
+    knows_one && upto.get(member) == 0
+}
+
 impl Outgoing {
     /// The peer said what it has; `durable` is what we said.
     pub(super) fn meet(&mut self, theirs: &VersionVector, durable: &VersionVector, now: Now) {
@@ -303,9 +309,11 @@ impl Outgoing {
     /// What the peer may be sent all of now; `None` while nothing may be sent. Where a stream has ended, that is what was
     /// here then, until the peer has it. Only then a stream begins, and that with all that is here. (Were more sent each time
     /// that a link comes and goes, each time would leave another state to be kept for the peer.) A mark at which no unit can
-    /// end any more is passed over: what it was made for was lost with the peer's disk, and some of it has left since.
-    pub(super) fn may_send(&mut self, round: &mut Round<'_>, member: ReplicaId, session: u64) -> Option<VersionVector> {
+    /// end any more is passed over, and one that was made for an earlier birth of the peer: that had what it was made for, which
+    /// was lost with its disk. Some may have left since for what the peer had beyond it.
+    pub(super) fn may_send(&mut self, round: &mut Round<'_>, peer: Origin, session: u64) -> Option<VersionVector> {
         let (replica, durable) = (round.replica, round.durable);
+        let member = peer.replica;
         let stream = Input::Stream { member, session };
         match replica.marks().of(member) {
             Mark::Streams { sessions, since, from, .. } if sessions.contains(&session) => {
@@ -324,6 +332,7 @@ impl Outgoing {
             Mark::Upto(upto)
                 if !self.streams
                     && !self.theirs.covers(&upto)
+                    && !is_for_earlier_birth(&upto, peer)
                     && replica.log().is_none_or(|log| log.can_end_at(&upto)) =>
             {
                 if !durable.covers(&upto) {

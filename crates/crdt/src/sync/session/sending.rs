@@ -70,7 +70,7 @@ impl Session {
             out.progress_ms = now.mono_ms;
             out.rewind(VersionVector::default());
         }
-        let Some(target) = out.may_send(round, peer.member, self.number) else { return };
+        let Some(target) = out.may_send(round, peer.origin(), self.number) else { return };
         let streams = out.streams_now;
         let bound = out.bound(own.origin(), durable, tuning.forward_delay_ms, now);
         out.entries_wait = streams && !bound.covers(durable) && !out.sent.covers(durable);
