@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
@@ -126,7 +127,8 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     ensure!(restored.get("told").await?.is_none(), "and what came after is not");
     restored.put("later", "y").await?;
     restored.put("contended", "restored").await?;
-    // At both, so that either of them can give it in the snapshot.
+    // Later, also by clocks that count milliseconds. At both, so that either of them can give it in the snapshot.
+    tokio::time::sleep(Duration::from_millis(20)).await;
     cluster.replicas[0].put("contended", "peer").await?;
     cluster.replicas[1].put("contended", "peer").await?;
     cluster.relays()?.heal();
