@@ -20,14 +20,17 @@ pub struct History {
     entries: HashMap<Dot, Vec<Key>>,
     /// All rules that were ever in use, also those that replicas have forgotten, with the hosts that have used them.
     rules: BTreeMap<u32, (Rules, BTreeSet<usize>)>,
+    /// The numbers of rules that some host has used that lost its disk since.
+    lost: BTreeSet<u32>,
     book: RuleBook,
     /// How far each birth reached that is forgotten. What its maker wrote after that was lost with a disk: a vector covers it by
     /// the fence, and nobody has it.
     ended: HashMap<Origin, u64>,
     /// Whether a disk was replaced by an older copy of it.
     has_copies: bool,
-    /// Whether a copy brought back rules that were lost everywhere else, under a number that others have got since. What versions
-    /// mean is not told then; the members agree on one of the two, and that they become equal is checked all the same.
+    /// Whether a copy, or the last disk that had them, brought back rules that were lost everywhere else, under a number that others
+    /// have got since. What versions mean is not told then; the members agree on one of the two, and that they become equal is
+    /// checked all the same.
     is_ambiguous: bool,
 }
 
@@ -82,10 +85,11 @@ impl History {
         for number in book.numbers().filter(|number| *number <= current) {
             let (known, hosts) = self.rules.entry(number).or_default();
             if hosts.is_empty() {
+                self.lost.remove(&number);
                 *known = book.of(number).clone();
                 is_new = true;
             }
-            if self.has_copies && book.of(number) != known {
+            if (self.has_copies || self.lost.contains(&number)) && book.of(number) != known {
                 if !std::mem::replace(&mut self.is_ambiguous, true) {
                     coverage.count("rules that mean two things");
                 }
@@ -103,8 +107,10 @@ impl History {
 
     /// A host's disk is lost. Rules that were in use nowhere else are lost with it, and others may get their number.
     pub fn lost_disk(&mut self, host: usize) {
-        for (_, hosts) in self.rules.values_mut() {
-            hosts.remove(&host);
+        for (number, (_, hosts)) in &mut self.rules {
+            if hosts.remove(&host) {
+                self.lost.insert(*number);
+            }
         }
     }
 

@@ -221,8 +221,9 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// with a disk for a part of a birth that is forgotten. Then one step brought rules and their end, and the end waited for an entry
 /// that waited for it. Then a write that was hidden at one place stood at another. In the next one of two rules the later one
 /// would leave the book first. In the next one a unit ended at a mark that was made before the member lost its disk. Below it a
-/// version had left for one beyond it. In the last one an entry was left in a log whose rules had been forgotten.
-const FOUND_BY_RULES: [u64; 19] = [
+/// version had left for one beyond it. Then an entry was left in a log whose rules had been forgotten. In the last one the
+/// oracle did not know that the only disk with rules may come back after others have got their number.
+const FOUND_BY_RULES: [u64; 20] = [
     62,
     884,
     1_078,
@@ -242,6 +243,7 @@ const FOUND_BY_RULES: [u64; 19] = [
     283_000_058,
     283_021_904,
     283_025_852,
+    283_042_940,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
