@@ -274,14 +274,16 @@ fn missed(
                 continue;
             }
             let is_as_seen = replay.replayed[*at].seen.get(key) == without.replayed[place].seen.get(key);
+            let is_same = edit == other && is_as_seen;
             let writes = replay.past.standing(key, &ways.parents[*at]);
             let value = replay.replayed[*at].scalars.get(key);
-            let says = || {
-                let is_said = without.past.says(key, graph.parents(place), value);
-                (is_said && !writes.iter().all(|write| stays[*write]))
+            // Where the leaf says that already, the version is not seen to write it.
+            let may_be_said = || {
+                let all_stay = writes.iter().all(|write| stays[*write]);
+                (!all_stay && without.past.says(key, graph.parents(place), value))
                     || between.may_say(key, graph.parents(place), value)
             };
-            if (edit == other && is_as_seen && !says()) || is_hidden(*at, key) {
+            if (is_same && !may_be_said()) || is_hidden(*at, key) {
                 continue;
             }
             is_other = true;
@@ -291,7 +293,7 @@ fn missed(
             });
             let theirs = seeming.flat_map(|writer| replay.past.standing(key, &ways.parents[kept[writer]]));
             let missing: Vec<usize> = writes.into_iter().chain(theirs).filter(|write| !stays[*write]).collect();
-            if missing.is_empty() && edit == other && is_as_seen {
+            if missing.is_empty() && is_same {
                 // What makes the leaf unsure is some write below it.
                 let is_below = |below: &usize| replay.past.is_under(*below, &ways.parents[*at]);
                 missed.extend((0..*at).filter(|below| !stays[*below] && replay.writes(*below, key)).filter(is_below));
@@ -302,12 +304,13 @@ fn missed(
     Ok(if is_other { Missed::These(missed) } else { Missed::Nothing })
 }
 
-/// What those that stay write for whoever has some of the others: what lies between having all of them and none. Only leaves are
-/// in it that some of those write in one of the two cases, and not in the other.
+/// What the versions that stay write, for a member that has some of those that leave. Which of them it has is not known. A write
+/// that is the same with all of them and with none of them is sure. One that differs between the two may be there or not. Only
+/// leaves with such a write are looked at.
 struct Between<'a> {
-    /// What they write in both.
+    /// The sure writes.
     both: Past<'a>,
-    /// What they write in one of them only.
+    /// The others, of each leaf.
     one: HashMap<&'a String, Vec<(usize, Option<&'a Scalar>)>>,
 }
 
@@ -334,7 +337,7 @@ impl<'a> Between<'a> {
         Self { both, one }
     }
 
-    /// Whether a leaf may say that where these come together.
+    /// Whether a leaf may have that value where these versions come together, for some such member.
     fn may_say(&self, key: &String, heads: &[usize], value: Option<&Scalar>) -> bool {
         let Some(unsure) = self.one.get(key) else { return false };
         let sure = self.both.standing(key, heads);

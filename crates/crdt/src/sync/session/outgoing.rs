@@ -10,6 +10,7 @@ use crate::replica::turn::Input;
 use crate::sync::error::SyncError;
 use crate::sync::exchange::Tuning;
 use crate::sync::session::effects::Round;
+use crate::sync::session::peer::is_for_earlier_birth;
 use crate::words::clock::Now;
 use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::vector::VersionVector;
@@ -168,12 +169,6 @@ impl UnitSent {
 /// Whether an interval is over.
 pub(super) fn due(last_ms: Option<u64>, interval_ms: u64, now: Now) -> bool {
     last_ms.is_none_or(|at| now.mono_ms >= at.saturating_add(interval_ms))
-}
-
-/// Whether a mark was made when a member counted under an earlier birth than it does now.
-fn is_for_earlier_birth(upto: &VersionVector, member: Origin) -> bool {
-    let knows_one = upto.of(member.replica).next().is_some() || upto.fence(member.replica).is_some();
-    knows_one && upto.get(member) == 0
 }
 
 impl Outgoing {

@@ -100,3 +100,9 @@ impl Peer {
 pub(super) fn goes_on_under_a_newer_birth(known: &VersionVector, member: Origin) -> bool {
     known.of(member.replica).any(|dot| dot.origin.birth > member.birth)
 }
+
+/// Whether a mark was made when a member counted under an earlier birth than it does now.
+pub(super) fn is_for_earlier_birth(upto: &VersionVector, member: Origin) -> bool {
+    let knows_one = upto.of(member.replica).next().is_some() || upto.fence(member.replica).is_some();
+    knows_one && upto.get(member) == 0
+}

@@ -269,8 +269,7 @@ fn to_and_fro(rng: &mut SmallRng) -> Sites {
     sites
 }
 
-/// One who knows all leaves out what another one cannot miss. The other one has some of that, is told the rest, and writes on top of
-/// what it had before.
+/// One who knows all leaves out what another one cannot miss. The other one has some of that, and is told what stays of the rest.
 #[test]
 fn who_has_some_of_what_left_sees_the_same() {
     let mut partly = 0;
