@@ -325,6 +325,10 @@ fn is_needless(
     successor: &Version,
 ) -> bool {
     let has = |member: &Knows<'_>, dot: Dot| member.has.is_some_and(|has| has.contains(dot));
+    let heard_of_ends = |member: &Knows<'_>| ends.iter().all(|end| version.descends_from(*end) || has(member, *end));
+    if !known.iter().all(heard_of_ends) {
+        return false;
+    }
     let (have, lack): (Vec<_>, Vec<_>) = known.iter().partition(|member| has(member, successor.dot));
     if lack.is_empty() {
         return true;
@@ -336,9 +340,6 @@ fn is_needless(
             upto.is_some_and(|upto| !upto.contains(version.dot))
         }
     };
-    let heard_of_ends = |member: &Knows<'_>| ends.iter().all(|end| version.descends_from(*end) || has(member, *end));
     have.iter().any(|member| member.origin == Some(version.dot.origin))
-        && lack
-            .iter()
-            .all(|to| !has(to, version.dot) && heard_of_ends(to) && have.iter().all(|from| is_kept_from(from, to)))
+        && lack.iter().all(|to| !has(to, version.dot) && have.iter().all(|from| is_kept_from(from, to)))
 }
