@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use crate::command::counter::{AtomicRule, CounterRule};
 use crate::command::reply::{Refusal, Reply};
-use crate::entry::{ChangeKind, Entry, Past};
+use crate::entry::{Change, ChangeKind, Entry, EntryHead, Past};
 use crate::merge::book::RuleBook;
 use crate::merge::rules::{FIRST, Rules, UnknownRules};
 use crate::merge::windows::Windows;
@@ -24,14 +24,15 @@ use crate::replica::Replica;
 use crate::replica::remote::unknown_rules;
 use crate::replica::turn::Turn;
 use crate::store::system::{System, SystemKey};
+use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 
 impl Replica {
-    /// Reads the rules out of the system keys, and out of entries that are about to be applied.
+    /// Reads the rules out of the system keys, and out of changes of such keys that are about to be applied.
     pub(crate) fn read_rules<'a>(
         &self,
         system: &System,
-        to_come: impl Iterator<Item = &'a Entry>,
+        to_come: impl Iterator<Item = (&'a EntryHead, &'a Change)>,
     ) -> Result<RuleBook, UnknownRules> {
         let (mut declared, mut current) = (BTreeMap::new(), FIRST);
         let mut is_up = |key: &Option<SystemKey>| {
@@ -40,15 +41,13 @@ impl Replica {
             }
         };
         let mut ahead = BTreeMap::new();
-        for entry in to_come {
-            for change in entry.changes.iter().filter(|change| change.keyspace == Keyspace::System) {
-                let key = SystemKey::decode(&change.key);
-                is_up(&key);
-                if let (Some(SystemKey::Rules(number)), ChangeKind::Put { value, .. }) = (key, &change.kind) {
-                    let order = (entry.head.stamp, entry.head.dot);
-                    let last = ahead.entry(number).or_insert((order, value));
-                    *last = (*last).max((order, value));
-                }
+        for (head, change) in to_come {
+            let key = SystemKey::decode(&change.key);
+            is_up(&key);
+            if let (Some(SystemKey::Rules(number)), ChangeKind::Put { value, .. }) = (key, &change.kind) {
+                let order = (head.stamp, head.dot);
+                let last = ahead.entry(number).or_insert((order, value));
+                *last = (*last).max((order, value));
             }
         }
         for (number, (_, value)) in ahead {
@@ -117,16 +116,26 @@ impl Replica {
         }
     }
 
-    /// Reads the rules of entries that are about to be applied, in whatever order.
+    /// Reads the rules of entries that are about to be applied, in whatever order. Changes that `are_settled`, by their places, have
+    /// done to the rules what they do: some of what they declared may be gone, and others that are there not be declared by these.
     ///
     /// # Errors
     /// When one of them declares rules that this build does not know, also where others of the same number have replaced these.
-    pub(crate) fn foresee_rules(&mut self, entries: &[Entry]) -> Result<(), UnknownRules> {
+    pub(crate) fn foresee_rules(
+        &mut self,
+        entries: &[Entry],
+        are_settled: impl Fn(Dot, u32) -> bool,
+    ) -> Result<(), UnknownRules> {
         let mut changes = entries.iter().flat_map(|entry| &entry.changes);
         if let Some(error) = changes.find_map(|change| unknown_rules(change, self.engine)) {
             return Err(error);
         }
-        self.rules = Arc::new(self.read_rules(&self.state.system, entries.iter())?);
+        let heads =
+            entries.iter().flat_map(|Entry { head, changes }| changes.iter().zip(0..).map(move |of| (head, of)));
+        let of_system = heads.filter(|(_, (change, _))| change.keyspace == Keyspace::System);
+        let to_come = of_system.filter(|(head, (_, place))| !are_settled(head.dot, *place));
+        let to_come = to_come.map(|(head, (change, _))| (head, change));
+        self.rules = Arc::new(self.read_rules(&self.state.system, to_come)?);
         Ok(())
     }
 

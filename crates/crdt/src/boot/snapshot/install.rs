@@ -245,7 +245,8 @@ impl Installer {
         let entries = std::mem::take(&mut self.entries);
         let mut reached = replica.origins.vector.clone();
         entries.iter().for_each(|entry| reached.advance(entry.head.dot));
-        replica.foresee_rules(&entries)?;
+        let are_settled = |dot: Dot, place: u32| self.settled.get(&dot).is_some_and(|places| places.contains(&place));
+        replica.foresee_rules(&entries, are_settled)?;
         for entry in entries {
             if replica.origins.vector.contains(entry.head.dot) {
                 continue;
@@ -294,7 +295,7 @@ impl Replica {
         });
         let lacking: Vec<Entry> = lacking.map(|logged| Entry::clone(&logged.entry)).collect();
         if was_heard_of && !is_outlived && self.admit_together(replica, &lacking, &Prepared::default()).is_ok() {
-            if self.foresee_rules(&lacking).is_err() {
+            if self.foresee_rules(&lacking, |_, _| false).is_err() {
                 return vec![];
             }
             // One that stands for others may depend on what comes behind it.
