@@ -128,6 +128,13 @@ impl Log {
         })
     }
 
+    /// The newest entry of an origin up to that one.
+    pub fn newest_upto(&self, dot: Dot) -> Option<&Logged> {
+        let places = self.origins.get(&dot.origin)?;
+        let behind = places.partition_point(|place| place.last_seq <= dot.seq);
+        self.entries.get(&places.get(behind.checked_sub(1)?)?.number)
+    }
+
     /// What `have` lacks and `upto` covers, in the order in which it was applied, until about `max_bytes`.
     pub fn missing(&self, have: &VersionVector, upto: &VersionVector, max_bytes: usize) -> Vec<Arc<Entry>> {
         // A merge of the origins' runs by journal number: entries that the other side has are not even looked at.

@@ -90,7 +90,7 @@ impl Replica {
         durable: &VersionVector,
         max_bytes: usize,
     ) -> Result<Vec<Arc<Entry>>, BelowFloor> {
-        if !have.covers(self.log_base()) {
+        if !self.has_told(have, self.log_base()) {
             return Err(BelowFloor);
         }
         Ok(self.log().map(|log| log.missing(have, durable, max_bytes)).unwrap_or_default())
@@ -107,6 +107,12 @@ impl Replica {
             if has >= newest.seq { 0 } else { (begin.saturating_sub(has) + kept()).max(1) }
         };
         upto.iter().map(of_origin).sum()
+    }
+
+    /// Whether one that told that it has these entries has all of `what`: it may not have told yet what they depend on.
+    pub(crate) fn has_told(&self, told: &VersionVector, what: &VersionVector) -> bool {
+        let with_past = || self.replication.as_ref().map(|replication| replication.told_with(told));
+        told.covers(what) || with_past().is_some_and(|told| told.covers(what))
     }
 
     /// Whether a replica that has `have`, and knows that all have `floor`, takes what it lacks of the log. It refuses what

@@ -55,6 +55,31 @@ impl Replication {
         Self { base: all(), floor: all(), settled_upto: all(), begins, ..Self::default() }
     }
 
+    /// A floor that is to rise so far, and all that what lies under it depends on: whoever has an entry has that, too. Of a member its
+    /// own entries may be known, but not yet that it has what these depend on. What left for one of them must lie under the
+    /// floor with it: where it comes back at a start, it must not stay in a window below which that one has settled.
+    pub(crate) fn with_its_past(&self, reached: VersionVector) -> VersionVector {
+        let mut all = reached;
+        let above = all.above(&self.floor);
+        // A fence is raised here when its time has come here.
+        self.deps_of(&above).flat_map(VersionVector::iter).for_each(|dot| all.advance(dot));
+        all
+    }
+
+    /// What the newest entry of each origin depends on, of the log's entries that a vector covers.
+    pub(crate) fn deps_of<'a>(&'a self, vector: &'a VersionVector) -> impl Iterator<Item = &'a VersionVector> {
+        vector.iter().filter_map(|top| self.log.newest_upto(top)).map(|logged| &*logged.deps)
+    }
+
+    /// What somebody has who told that it has these entries: all that they depend on, too.
+    pub(crate) fn told_with(&self, told: &VersionVector) -> VersionVector {
+        let mut all = told.clone();
+        let is_all_told = |origin: Origin| told.get(origin) >= self.base.get(origin);
+        let begins = self.begins.iter().filter(|(origin, _)| is_all_told(**origin)).map(|(_, state)| &*state.deps);
+        begins.chain(self.deps_of(told)).flat_map(VersionVector::iter).for_each(|dot| all.advance(dot));
+        all
+    }
+
     /// How far a key must not settle yet although the floor lets it, if it is held: its window holds rules that were forgotten,
     /// and something that was merged by them is unsettled. What is settled does not count, though it be in the log still: it may lie
     /// there behind what declared the rules, which cannot settle without the delete where one step brought both.

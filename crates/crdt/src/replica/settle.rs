@@ -71,7 +71,8 @@ impl Replica {
         }
         let reached = self.membership.floor();
         if reached.iter().any(|dot| !replication.floor.contains(dot)) {
-            replication.rise(&reached);
+            let risen = replication.with_its_past(reached.clone());
+            replication.rise(&risen);
             turn.effects.head_changed = true;
         }
         // The head says where the log begins, and is on disk before the records of what left it are shortened.
@@ -179,7 +180,7 @@ impl Replication {
         let held: Vec<(Keyspace, Key)> = self.held.iter().cloned().collect();
         for (keyspace, key) in held {
             let open = self.windows.get(keyspace, &key);
-            if open.is_some_and(|open| open.window.is_under(&self.floor))
+            if open.is_some_and(|open| open.may_settle(&self.floor))
                 && self.floor_of_rules(keyspace, &key, &self.floor).is_none()
             {
                 self.held.remove(&(keyspace, key.clone()));

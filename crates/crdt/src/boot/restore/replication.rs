@@ -113,18 +113,6 @@ fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector
     unfit
 }
 
-/// The floor, and all that what lies under it depends on. Of a member its own entries may be known, but not yet that it has
-/// what these depend on.
-fn known_to_all(kept: &Replication, floor: &VersionVector) -> VersionVector {
-    let mut all = floor.clone();
-    kept.begins.values().for_each(|state| all.merge(&state.deps));
-    for top in floor.iter() {
-        let under = kept.log.of(top.origin, 0).take_while(|logged| floor.contains(logged.entry.head.dot));
-        under.last().iter().for_each(|logged| all.merge(&logged.deps));
-    }
-    all
-}
-
 /// What lies before the log that a head tells of.
 pub(super) fn before_the_log(head: &Head) -> VersionVector {
     let mut before = VersionVector::default();
@@ -252,7 +240,12 @@ pub(super) fn restore(
     if replica.origins.own.chain != head.chain {
         return Err(Damage::State { what: "chain hash of its own entries" });
     }
-    let common = known_to_all(&kept, &head.floor);
+    let mut common = head.floor.clone();
+    let begins = kept.begins.values().map(|state| &*state.deps);
+    begins.chain(kept.deps_of(&head.floor)).for_each(|deps| common.merge(deps));
+    // Older builds kept a floor without all that what lies under it depends on.
+    let mut floor = head.floor;
+    common.iter().for_each(|dot| floor.advance(dot));
     for ((keyspace, key), stations) in stations {
         if let Some(open) = kept.windows.get(keyspace, &key) {
             let unfit = unfit_ends(&stations, open.window.versions(), &common);
@@ -264,9 +257,8 @@ pub(super) fn restore(
         }
         let base =
             |count, kept: &[Version]| again.recorded(base_after(stations, count, kept, &common)?, keyspace, &key);
-        let held = kept.floor_of_rules(keyspace, &key, &head.floor);
-        let floor = held.as_ref().unwrap_or(&head.floor);
-        kept.windows.settle_known(keyspace, &key, floor, base);
+        let held = kept.floor_of_rules(keyspace, &key, &floor);
+        kept.windows.settle_known(keyspace, &key, held.as_ref().unwrap_or(&floor), base);
         if held.is_some() {
             kept.held.insert((keyspace, key));
         }
@@ -278,7 +270,7 @@ pub(super) fn restore(
     replica.told = Told::before(head.vector.clone());
     replica.origins.vector = head.vector;
     replica.membership.acks = Acks::restored(head.acks);
-    (kept.floor, kept.settled_upto) = (head.floor.clone(), head.floor);
+    (kept.floor, kept.settled_upto) = (floor.clone(), floor);
     // The process may have stopped before all that was settled was taken out of it.
     kept.may_shorten = true;
     let alone = replica.membership.members.is_empty() || replica.membership.counting() == [own.replica];

@@ -321,7 +321,7 @@ impl Session {
         let (replica, durable, now) = (round.replica, round.durable, round.now);
         let theirs = self.outgoing.theirs();
         let had = replica.acks().get(&peer.origin());
-        let reachable = theirs.covers(replica.floor())
+        let reachable = replica.has_told(theirs, replica.floor())
             && had.is_none_or(|had| theirs.covers(had))
             && replica.vector().covers(&peer.begins);
         let retry = match self.stage {

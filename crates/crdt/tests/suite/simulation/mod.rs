@@ -221,9 +221,13 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// with a disk for a part of a birth that is forgotten. Then one step brought rules and their end, and the end waited for an entry
 /// that waited for it. Then a write that was hidden at one place stood at another. In the next one of two rules the later one
 /// would leave the book first. In the next one a unit ended at a mark that was made before the member lost its disk. Below it a
-/// version had left for one beyond it. Then an entry was left in a log whose rules had been forgotten. In the last one the
-/// oracle did not know that the only disk with rules may come back after others have got their number.
-const FOUND_BY_RULES: [u64; 20] = [
+/// version had left for one beyond it. Then an entry was left in a log whose rules had been forgotten. Then the
+/// oracle did not know that the only disk with rules may come back after others have got their number. Then the floor covered an
+/// entry, but not what it stood on; that had left, and a start put it back without the other. Then a version left that
+/// a birth had written on before it ended, because all had what stood for it; one of them had that birth's write, too. Then an
+/// entry of a snapshot declared rules that were gone, and those declared after them were gone from its log. In the last one what
+/// lay under the floor of forgotten rules was not looked at again, because something above it came later.
+const FOUND_BY_RULES: [u64; 24] = [
     62,
     884,
     1_078,
@@ -244,6 +248,10 @@ const FOUND_BY_RULES: [u64; 20] = [
     283_021_904,
     283_025_852,
     283_042_940,
+    283_044_251,
+    283_049_144,
+    286_051_040,
+    286_009_500,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
