@@ -19,7 +19,7 @@ use crate::store::txn::Again;
 use crate::words::clock::Stamp;
 use crate::words::id::{Birth, Dot, Origin};
 use crate::words::key::Keyspace;
-use crate::words::value::Live;
+use crate::words::value::{Incarnation, Live};
 use crate::words::vector::VersionVector;
 
 /// An entry that only this member had, with what its maker had seen.
@@ -113,7 +113,7 @@ impl Replica {
                 let mut window = Window::new(None);
                 window.add(Version {
                     dot: Dot { origin: nobody, seq: 1 },
-                    stamp: self.written(keyspace, key).unwrap_or(present.incarnation.stamp),
+                    stamp: self.written(keyspace, key, present.incarnation),
                     rules: lost.rules,
                     deps: Arc::default(),
                     kind: present.put(),
@@ -142,10 +142,12 @@ impl Replica {
             && self.window(keyspace, key).is_none_or(|open| open.window.versions().iter().all(|v| saw(v.dot)))
     }
 
-    /// When the newest unsettled version of a key was written.
-    fn written(&self, keyspace: Keyspace, key: &[u8]) -> Option<Stamp> {
-        let open = self.window(keyspace, key)?;
-        open.window.versions().iter().map(|version| version.stamp).max()
+    /// When a key was written last in that incarnation, as far as that is unsettled. What began another one beside it is not in
+    /// what is shown.
+    fn written(&self, keyspace: Keyspace, key: &[u8], incarnation: Incarnation) -> Stamp {
+        let versions = self.window(keyspace, key).map(|open| open.window.versions()).unwrap_or_default();
+        let of_it = versions.iter().filter(|version| version.incarnation == incarnation);
+        of_it.map(|version| version.stamp).max().unwrap_or(incarnation.stamp)
     }
 
     /// Whether what is there is itself a lost write that was made again: what follows it there follows it here.
