@@ -12,7 +12,7 @@
 //! keep together, and for who has some of what leaves: a write that is hidden here may stand there.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::merge::graph::{Graph, Positions};
 use crate::merge::rules::Rules;
@@ -263,10 +263,11 @@ fn missed(
     without.run_leaves(&versions, kept.iter().map(|at| replay.replayed[*at].scalars.clone()).collect())?;
     let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
     let graph = Graph::of(&plain);
-    let between = Between::of(&kept, &plain, [replay, &without]);
+    let mut between = Between::of(&kept, stays, [replay, &without]);
     let (mut is_other, mut missed) = (false, vec![]);
     for (place, at) in kept.iter().enumerate() {
         let (before, after) = (&replay.replayed[*at].edits, &without.replayed[place].edits);
+        let mut unsure = vec![];
         for key in before.keys().chain(after.keys().filter(|key| !before.contains_key(*key))) {
             let is_sum = |edit: Option<&Edit>| matches!(edit, None | Some(Edit::Add(_)));
             let (edit, other) = (before.get(key), after.get(key));
@@ -283,7 +284,11 @@ fn missed(
                 (!all_stay && without.past.says(key, graph.parents(place), value))
                     || between.may_say(key, graph.parents(place), value)
             };
-            if (is_same && !may_be_said()) || is_hidden(*at, key) {
+            if is_same && !may_be_said() {
+                continue;
+            }
+            if is_hidden(*at, key) {
+                unsure.extend(edit.filter(|_| is_same).map(|edit| (key, edit)));
                 continue;
             }
             is_other = true;
@@ -300,41 +305,70 @@ fn missed(
             }
             missed.extend(missing);
         }
+        between.push(plain[place], [before, after], &unsure);
     }
     Ok(if is_other { Missed::These(missed) } else { Missed::Nothing })
 }
 
+/// A write that may be there or not.
+struct Doubt<'a> {
+    at: usize,
+    says: Option<&'a Scalar>,
+    /// It is there with all that leave and with none of them, and may be none between the two.
+    is_between: bool,
+}
+
 /// What the versions that stay write, for a member that has some of those that leave. Which of them it has is not known. A write
-/// that is the same with all of them and with none of them is sure. One that differs between the two may be there or not. Only
-/// leaves with such a write are looked at.
+/// that is the same with all of them and with none of them is sure, unless the leaf may have that value before it. Any other may
+/// be there or not. Only leaves that one of those that leave edits are looked at.
 struct Between<'a> {
-    /// The sure writes.
+    /// The sure writes, of the versions up to the one that is looked at.
     both: Past<'a>,
     /// The others, of each leaf.
-    one: HashMap<&'a String, Vec<(usize, Option<&'a Scalar>)>>,
+    one: HashMap<&'a String, Vec<Doubt<'a>>>,
+    /// How many versions were looked at.
+    looked_at: usize,
 }
 
 impl<'a> Between<'a> {
-    fn of(kept: &[usize], versions: &[&'a Version], [with, without]: [&'a Replay<'_>; 2]) -> Self {
-        let edits = || kept.iter().zip(&without.replayed).map(|(at, after)| (&with.replayed[*at].edits, &after.edits));
-        let mut one: HashMap<_, Vec<_>> = HashMap::new();
-        for (place, (before, after)) in edits().enumerate() {
+    fn of(kept: &[usize], stays: &[bool], [with, without]: [&'a Replay<'_>; 2]) -> Self {
+        let leaving = with.replayed.iter().zip(stays).filter(|(_, stays)| !**stays);
+        let keys = leaving.flat_map(|(left, _)| left.edits.keys());
+        let both = Past::new(without.past.base().clone());
+        let mut between = Self { both, one: keys.map(|key| (key, vec![])).collect(), looked_at: 0 };
+        for (place, (at, after)) in kept.iter().zip(&without.replayed).enumerate() {
+            let (before, after) = (&with.replayed[*at].edits, &after.edits);
             let lost = before.iter().filter(|(key, edit)| after.get(*key) != Some(*edit));
             let gained = after.iter().filter(|(key, edit)| before.get(*key) != Some(*edit));
-            for (key, edit) in lost.chain(gained) {
-                match edit {
-                    Edit::Put(scalar) => one.entry(key).or_default().push((place, Some(scalar))),
-                    Edit::Delete => one.entry(key).or_default().push((place, None)),
-                    Edit::Add(_) => {}
-                }
-            }
+            lost.chain(gained).for_each(|(key, edit)| between.doubt(place, key, edit, false));
         }
-        let mut both = Past::new(without.past.base().clone());
-        for (version, (before, after)) in versions.iter().zip(edits()) {
-            let is_sure = |(key, edit): &(&String, &Edit)| one.contains_key(*key) && after.get(*key) == Some(*edit);
-            both.push(version, before.iter().filter(is_sure));
-        }
-        Self { both, one }
+        between
+    }
+
+    /// A write may be there or not.
+    fn doubt(&mut self, at: usize, key: &'a String, edit: &'a Edit, is_between: bool) {
+        let says = match edit {
+            Edit::Put(scalar) => Some(scalar),
+            Edit::Delete => None,
+            Edit::Add(_) => return,
+        };
+        self.one.entry(key).or_default().push(Doubt { at, says, is_between });
+    }
+
+    /// Goes on to the next version. What it edits with all that leave and with none of them is sure, but for what is `unsure`.
+    fn push(
+        &mut self,
+        version: &'a Version,
+        [before, after]: [&'a BTreeMap<String, Edit>; 2],
+        unsure: &[(&'a String, &'a Edit)],
+    ) {
+        let is_doubtful = |key: &String| unsure.iter().any(|(other, _)| *other == key);
+        let is_sure = |(key, edit): &(&String, &Edit)| {
+            self.one.contains_key(*key) && after.get(*key) == Some(*edit) && !is_doubtful(key)
+        };
+        self.both.push(version, before.iter().filter(is_sure));
+        unsure.iter().for_each(|(key, edit)| self.doubt(self.looked_at, key, edit, true));
+        self.looked_at += 1;
     }
 
     /// Whether a leaf may have that value where these versions come together, for some such member.
@@ -346,6 +380,9 @@ impl<'a> Between<'a> {
         }
         let is_over = |over: &usize, at: usize| *over != at && self.both.is_under(at, &[*over]);
         let may_stand = |at: usize| self.both.is_under(at, heads) && !sure.iter().any(|over| is_over(over, at));
-        unsure.iter().any(|(at, says)| *says == value && may_stand(*at))
+        let known = unsure.iter().filter(|doubt| doubt.at < self.looked_at);
+        // Without one that is none only between the two, the sure ones may stand.
+        let says = |doubt: &Doubt<'_>| doubt.says == value || doubt.is_between && self.both.says(key, heads, value);
+        known.filter(|doubt| may_stand(doubt.at)).any(says)
     }
 }

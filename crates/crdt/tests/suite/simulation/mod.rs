@@ -225,9 +225,11 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// oracle did not know that the only disk with rules may come back after others have got their number. Then the floor covered an
 /// entry, but not what it stood on; that had left, and a start put it back without the other. Then a version left that
 /// a birth had written on before it ended, because all had what stood for it; one of them had that birth's write, too. Then an
-/// entry of a snapshot declared rules that were gone, and those declared after them were gone from its log. In the last one what
-/// lay under the floor of forgotten rules was not looked at again, because something above it came later.
-const FOUND_BY_RULES: [u64; 24] = [
+/// entry of a snapshot declared rules that were gone, and those declared after them were gone from its log. Then what
+/// lay under the floor of forgotten rules was not looked at again, because something above it came later. Then a write of a lost
+/// disk was given up for a life of its key that is not shown. In the last one a start put a base back below a hidden write, which
+/// was none on top of that; the one that hid it wrote what was there then.
+const FOUND_BY_RULES: [u64; 26] = [
     62,
     884,
     1_078,
@@ -252,6 +254,8 @@ const FOUND_BY_RULES: [u64; 24] = [
     283_049_144,
     286_051_040,
     286_009_500,
+    290_050_140,
+    290_058_488,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
