@@ -30,10 +30,14 @@ pub struct KeyWindow {
 }
 
 impl KeyWindow {
+    /// Whether it is noted what the key was after that version.
+    pub(crate) fn is_noted(&self, dot: Dot) -> bool {
+        self.numbers.iter().any(|(noted, _)| *noted == dot)
+    }
+
     /// Whether something of it can settle.
     pub(crate) fn may_settle(&self, floor: &VersionVector) -> bool {
-        let Self { window, numbers, .. } = self;
-        window.is_under(floor) || window.may_settle(floor, |dot| numbers.iter().any(|(noted, _)| *noted == dot))
+        self.window.is_under(floor) || self.window.may_settle(floor, |dot| self.is_noted(dot))
     }
 
     /// Settles what can be settled by `settle`, which is given what may end it. Tells how much that was, and the record
@@ -155,13 +159,18 @@ impl Windows {
 
     /// The same where that is not noted yet. Tells whether it is now.
     pub fn note_unless_noted(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) -> bool {
-        let Some(open) = self.get(keyspace, key) else { return false };
-        let newest = open.window.versions().last().map(|newest| newest.dot);
-        let is_new = open.numbers.last().map(|(noted, _)| *noted) != newest;
+        let is_new = !self.is_newest_noted(keyspace, key);
         if is_new {
             self.note(keyspace, key, number);
         }
         is_new
+    }
+
+    /// Whether it is noted what the key is after the newest version, or there is none.
+    pub fn is_newest_noted(&self, keyspace: Keyspace, key: &[u8]) -> bool {
+        let Some(open) = self.get(keyspace, key) else { return true };
+        let newest = open.window.versions().last().map(|newest| newest.dot);
+        open.numbers.last().map(|(noted, _)| *noted) == newest
     }
 
     /// Settles one window. Returns the record that it no longer rests on, if any, and whether versions under the floor
@@ -241,7 +250,8 @@ impl Windows {
     /// Takes out versions of a key that are needless together; dots that it does not have are passed over.
     ///
     /// What the key was after a later version that does not stand on one of these is no base from now on. That one is in it,
-    /// and a version may come that stands on the later one alone. Tells which stood beside which: what left comes first.
+    /// and a version may come that stands on the later one alone. Tells which stood beside which: what left comes first. So does
+    /// what told what the key was after its step, with the versions of that step that were before it: they do not tell.
     pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) -> Vec<(Dot, Dot)> {
         let Some(open) = self.of_mut(keyspace).get_mut(key) else { return vec![] };
         let gone: BTreeSet<Dot> = needless.iter().copied().collect();
@@ -254,6 +264,7 @@ impl Windows {
                 behind.push(version);
             }
         }
+        pairs.extend(untold(open, &gone));
         open.window.take_out(needless);
         let no_bases: BTreeSet<Dot> = pairs.iter().map(|(_, beside)| *beside).chain(gone).collect();
         open.numbers.retain(|(dot, _)| !no_bases.contains(dot));
@@ -288,6 +299,21 @@ impl Windows {
     pub fn holds(&self, keyspace: Keyspace, key: &[u8], dot: Dot) -> bool {
         self.get(keyspace, key).is_some_and(|open| open.window.versions().iter().any(|version| version.dot == dot))
     }
+}
+
+/// Which versions of its step do not tell what the key was after it, for each of those that are gone and told that.
+fn untold(open: &KeyWindow, gone: &BTreeSet<Dot>) -> Vec<(Dot, Dot)> {
+    let tells: BTreeSet<Dot> = open.numbers.iter().map(|(noted, _)| *noted).collect();
+    let (mut before, mut untold): (Vec<Dot>, _) = (vec![], vec![]);
+    for dot in open.window.versions().iter().map(|version| version.dot) {
+        match (tells.contains(&dot), gone.contains(&dot)) {
+            (true, true) => untold.extend(before.drain(..).map(|before| (dot, before))),
+            (true, false) => before.clear(),
+            (false, true) => {}
+            (false, false) => before.push(dot),
+        }
+    }
+    untold
 }
 
 /// Notes that one more window has its base in that record.

@@ -27,8 +27,8 @@ pub(crate) struct Left {
     pub(crate) dot: Dot,
     /// The record of what stood for it when it was last told that this is to be written anew.
     pub(crate) told: Option<u64>,
-    /// Versions that were applied after it, and that do not stand on it. A start must not take what their keys were after them for a
-    /// base: it sees that by this record.
+    /// Versions that were applied after it, and that do not stand on it; or that came before it in its step, which it told the end
+    /// of. A start must not take what their keys were after them for a base: it sees that by this record.
     pub(crate) beside: Vec<Dot>,
 }
 

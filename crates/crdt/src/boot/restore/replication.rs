@@ -7,6 +7,7 @@ use crate::boot::restore::again::Again;
 use crate::boot::restore::damage::Damage;
 use crate::entry::{Entry, Head, OriginHead};
 use crate::merge::version::Version;
+use crate::merge::windows::KeyWindow;
 use crate::replica::Replica;
 use crate::replica::acks::Acks;
 use crate::replica::log::Logged;
@@ -63,6 +64,8 @@ struct Station {
     gone: Option<Dot>,
     /// Whether it says what the key was after the version before it, which came in the same step.
     ends_step: bool,
+    /// Whether it left, and says that: the version before it does not.
+    hides_end: bool,
     /// The record that holds what the key was, if it was there.
     before: Option<u64>,
 }
@@ -94,9 +97,10 @@ struct Unfit {
 }
 
 /// The versions after which the key is no base: something lies before them that is gone, that they do not stand on, and
-/// that is no common point below all behind them. A later version that stands on it ends that.
-fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector) -> Vec<Unfit> {
-    let (mut unfit, mut count) = (vec![], 0);
+/// that is no common point below all behind them. A later version that stands on it ends that. Or something that is gone told what
+/// the key was after their step.
+fn unfit_ends(stations: &[Station], open: &KeyWindow, common: &VersionVector) -> Vec<Unfit> {
+    let (versions, mut unfit, mut count) = (open.window.versions(), vec![], 0);
     for station in stations {
         let Some(gone) = station.gone else {
             count += 1;
@@ -109,6 +113,8 @@ fn unfit_ends(stations: &[Station], versions: &[Version], common: &VersionVector
         unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| of(version)));
         let ended = count.checked_sub(1).filter(|_| station.ends_step && !is_below(count));
         unfit.extend(ended.and_then(|ended| versions.get(ended)).map(of));
+        let untold = versions[..count].iter().rev().take_while(|version| !open.is_noted(version.dot));
+        unfit.extend(untold.filter(|_| station.hides_end).map(of));
     }
     unfit
 }
@@ -162,10 +168,11 @@ impl Rebuilt {
                 let Transition { keyspace, key, before, after } = step;
                 // If it settled, versions of its step before it may have to wait in the log for others of their origin. They
                 // settled with it, so the step ends with them.
-                let after = after.filter(|_| dot.seq <= known);
+                let ended = after.filter(|_| dot.seq <= known);
                 let windows = &mut self.kept.windows;
-                let ends_step = after.is_some_and(|After(number)| windows.note_unless_noted(keyspace, &key, number));
-                stations.push(Station { number, gone: Some(dot), ends_step, before });
+                let ends_step = ended.is_some_and(|After(number)| windows.note_unless_noted(keyspace, &key, number));
+                let hides_end = ended.is_none() && after.is_some() && !windows.is_newest_noted(keyspace, &key);
+                stations.push(Station { number, gone: Some(dot), ends_step, hides_end, before });
             }
             return Ok(());
         };
@@ -191,7 +198,7 @@ impl Rebuilt {
             if let Some(After(number)) = after {
                 windows.note(keyspace, &key, number);
             }
-            let station = Station { number, gone: None, ends_step: false, before };
+            let station = Station { number, gone: None, ends_step: false, hides_end: false, before };
             self.stations.entry((keyspace, key)).or_default().push(station);
         }
         self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0 });
@@ -248,7 +255,7 @@ pub(super) fn restore(
     common.iter().for_each(|dot| floor.advance(dot));
     for ((keyspace, key), stations) in stations {
         if let Some(open) = kept.windows.get(keyspace, &key) {
-            let unfit = unfit_ends(&stations, open.window.versions(), &common);
+            let unfit = unfit_ends(&stations, open, &common);
             for Unfit { version, gone, number } in &unfit {
                 replica.journal.stays(*number, *gone, *version);
             }

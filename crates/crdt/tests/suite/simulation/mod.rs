@@ -227,9 +227,10 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// a birth had written on before it ended, because all had what stood for it; one of them had that birth's write, too. Then an
 /// entry of a snapshot declared rules that were gone, and those declared after them were gone from its log. Then what
 /// lay under the floor of forgotten rules was not looked at again, because something above it came later. Then a write of a lost
-/// disk was given up for a life of its key that is not shown. In the last one a start put a base back below a hidden write, which
-/// was none on top of that; the one that hid it wrote what was there then.
-const FOUND_BY_RULES: [u64; 26] = [
+/// disk was given up for a life of its key that is not shown. Then a start put a base back below a hidden write, which was none on
+/// top of that; the one that hid it wrote what was there then. In the next one the floor of a start was beyond the one of before, and
+/// rules had gone for it. In the last one the record was gone that told what a key was after a step, and a start took nothing for it.
+const FOUND_BY_RULES: [u64; 28] = [
     62,
     884,
     1_078,
@@ -256,6 +257,8 @@ const FOUND_BY_RULES: [u64; 26] = [
     286_009_500,
     290_050_140,
     290_058_488,
+    286_000_874,
+    290_021_928,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
