@@ -8,6 +8,7 @@ use super::genesis::{Founder, Genesis};
 use crate::command::notice::Notice;
 use crate::command::op::{Command, DeleteOp, PutLease, PutOp, PutValue};
 use crate::command::reply::{Refusal, Reply};
+use crate::merge::rules::Rules;
 use crate::replica::Replica;
 use crate::replica::prepared::Prepared;
 use crate::replica::spaces::{CHOICES_ALONE, SPACES_MAX};
@@ -162,5 +163,25 @@ fn who_must_leave_its_space_and_has_no_other_stops() {
         assert!(turn.effects.notices.contains(&Notice::SpacesExhausted) && replica.is_out_of_spaces());
         let refused = run(&mut replica, put("k", None));
         assert_eq!((refused.reply, refused.records.len()), (Some(Err(Refusal::SpacesExhausted)), 0));
+    }
+}
+
+/// What an entry of a snapshot declared may be forgotten where it has settled, and later rules be in no entry any more. A book that
+/// began with the forgotten ones would end at the hole behind them.
+#[test]
+fn rules_that_a_settled_change_declared_are_not_read_out_of_its_entry() {
+    let declare = |replica: &mut Replica, number| {
+        let value = Rules { number, ..Rules::default() }.encode();
+        let mut turn = Turn::new(Now::default());
+        replica.transact(&mut turn, |transaction| transaction.write_system(SystemKey::Rules(number), value));
+    };
+    let (mut giver, mut replica) = (founder(OTHER, 2), founder(OWN, 1));
+    declare(&mut giver, 4);
+    [7, 8].into_iter().for_each(|number| declare(&mut replica, number));
+    let entries = giver.entries_for(replica.vector(), giver.vector(), usize::MAX).expect("a log");
+    let entries: Vec<_> = entries.iter().map(|entry| (**entry).clone()).collect();
+    for (are_settled, numbers) in [(true, vec![1, 7, 8]), (false, vec![1, 4])] {
+        replica.foresee_rules(&entries, |_, _| are_settled).expect("known rules");
+        assert_eq!(replica.rules().numbers().collect::<Vec<_>>(), numbers, "settled: {are_settled}");
     }
 }
