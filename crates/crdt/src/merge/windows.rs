@@ -253,7 +253,7 @@ impl Windows {
     /// and a version may come that stands on the later one alone. Tells which stood beside which: what left comes first. So does
     /// what told what the key was after its step, with the versions of that step that were before it: they do not tell.
     pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) -> Vec<(Dot, Dot)> {
-        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return vec![] };
+        let Some(open) = self.of_mut(keyspace).get_mut(key).filter(|_| !needless.is_empty()) else { return vec![] };
         let gone: BTreeSet<Dot> = needless.iter().copied().collect();
         let (mut behind, mut pairs): (Vec<&Version>, _) = (vec![], vec![]);
         for version in open.window.versions().iter().rev() {

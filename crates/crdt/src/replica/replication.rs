@@ -55,9 +55,11 @@ impl Replication {
         Self { base: all(), floor: all(), settled_upto: all(), begins, ..Self::default() }
     }
 
-    /// A floor that is to rise so far, and all that what lies under it depends on: whoever has an entry has that, too. Of a member its
-    /// own entries may be known, but not yet that it has what these depend on. What left for one of them must lie under the
-    /// floor with it: where it comes back at a start, it must not stay in a window below which that one has settled.
+    /// The floor that every member has reached, with all that the entries under it depend on. Whoever has an entry has all of
+    /// that. `reached` may lack it: a member's own entries count at once, and what they depend on counts when the member tells.
+    ///
+    /// A version that left lies below the one that stands for it, so both come under the floor together. A start may put the
+    /// first one back into its window; it must not wait there while the second has settled.
     pub(crate) fn with_its_past(&self, reached: VersionVector) -> VersionVector {
         let mut all = reached;
         let above = all.above(&self.floor);

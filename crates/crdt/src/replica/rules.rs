@@ -130,11 +130,12 @@ impl Replica {
         if let Some(error) = changes.find_map(|change| unknown_rules(change, self.engine)) {
             return Err(error);
         }
-        let heads =
-            entries.iter().flat_map(|Entry { head, changes }| changes.iter().zip(0..).map(move |of| (head, of)));
-        let of_system = heads.filter(|(_, (change, _))| change.keyspace == Keyspace::System);
-        let to_come = of_system.filter(|(head, (_, place))| !are_settled(head.dot, *place));
-        let to_come = to_come.map(|(head, (change, _))| (head, change));
+        let are_settled = &are_settled;
+        let to_come = entries.iter().flat_map(|Entry { head, changes }| {
+            let of_system = changes.iter().zip(0..).filter(|(change, _)| change.keyspace == Keyspace::System);
+            let open = of_system.filter(move |(_, place)| !are_settled(head.dot, *place));
+            open.map(move |(change, _)| (head, change))
+        });
         self.rules = Arc::new(self.read_rules(&self.state.system, to_come)?);
         Ok(())
     }

@@ -113,8 +113,10 @@ fn unfit_ends(stations: &[Station], open: &KeyWindow, common: &VersionVector) ->
         unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| of(version)));
         let ended = count.checked_sub(1).filter(|_| station.ends_step && !is_below(count));
         unfit.extend(ended.and_then(|ended| versions.get(ended)).map(of));
-        let untold = versions[..count].iter().rev().take_while(|version| !open.is_noted(version.dot));
-        unfit.extend(untold.filter(|_| station.hides_end).map(of));
+        if station.hides_end {
+            let untold = versions[..count].iter().rev().take_while(|version| !open.is_noted(version.dot));
+            unfit.extend(untold.map(of));
+        }
     }
     unfit
 }

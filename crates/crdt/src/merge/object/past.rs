@@ -38,6 +38,11 @@ impl<'a> Past<'a> {
         Self { base, versions: vec![], leaves: HashMap::new() }
     }
 
+    /// How many versions were added.
+    pub fn count(&self) -> usize {
+        self.versions.len()
+    }
+
     /// What was there before all versions.
     pub fn base(&self) -> &Scalars {
         &self.base

@@ -326,8 +326,6 @@ struct Between<'a> {
     both: Past<'a>,
     /// The others, of each leaf.
     one: HashMap<&'a String, Vec<Doubt<'a>>>,
-    /// How many versions were looked at.
-    looked_at: usize,
 }
 
 impl<'a> Between<'a> {
@@ -335,7 +333,7 @@ impl<'a> Between<'a> {
         let leaving = with.replayed.iter().zip(stays).filter(|(_, stays)| !**stays);
         let keys = leaving.flat_map(|(left, _)| left.edits.keys());
         let both = Past::new(without.past.base().clone());
-        let mut between = Self { both, one: keys.map(|key| (key, vec![])).collect(), looked_at: 0 };
+        let mut between = Self { both, one: keys.map(|key| (key, vec![])).collect() };
         for (place, (at, after)) in kept.iter().zip(&without.replayed).enumerate() {
             let (before, after) = (&with.replayed[*at].edits, &after.edits);
             let lost = before.iter().filter(|(key, edit)| after.get(*key) != Some(*edit));
@@ -366,9 +364,9 @@ impl<'a> Between<'a> {
         let is_sure = |(key, edit): &(&String, &Edit)| {
             self.one.contains_key(*key) && after.get(*key) == Some(*edit) && !is_doubtful(key)
         };
+        let at = self.both.count();
         self.both.push(version, before.iter().filter(is_sure));
-        unsure.iter().for_each(|(key, edit)| self.doubt(self.looked_at, key, edit, true));
-        self.looked_at += 1;
+        unsure.iter().for_each(|(key, edit)| self.doubt(at, key, edit, true));
     }
 
     /// Whether a leaf may have that value where these versions come together, for some such member.
@@ -380,7 +378,7 @@ impl<'a> Between<'a> {
         }
         let is_over = |over: &usize, at: usize| *over != at && self.both.is_under(at, &[*over]);
         let may_stand = |at: usize| self.both.is_under(at, heads) && !sure.iter().any(|over| is_over(over, at));
-        let known = unsure.iter().filter(|doubt| doubt.at < self.looked_at);
+        let known = unsure.iter().filter(|doubt| doubt.at < self.both.count());
         // Without one that is none only between the two, the sure ones may stand.
         let says = |doubt: &Doubt<'_>| doubt.says == value || doubt.is_between && self.both.says(key, heads, value);
         known.filter(|doubt| may_stand(doubt.at)).any(says)
