@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::genesis::{Founder, Genesis};
+use super::snapshot::{Installed, Installer, SnapshotChunk};
 use crate::command::notice::Notice;
 use crate::command::op::{Command, DeleteOp, PutLease, PutOp, PutValue};
 use crate::command::reply::{Refusal, Reply};
+use crate::entry::Past;
 use crate::merge::rules::Rules;
 use crate::replica::Replica;
 use crate::replica::prepared::Prepared;
@@ -16,15 +18,19 @@ use crate::replica::turn::{Effects, Input, Turn};
 use crate::store::system::{self, SystemKey};
 use crate::words::clock::Now;
 use crate::words::id::{Birth, ClusterId, Identity, LeaseId, ReplicaId};
-use crate::words::key::{Key, KeyRange};
+use crate::words::key::{Key, KeyRange, Keyspace};
 use crate::words::revision::{Revision, SPACES};
 
 const OWN: ReplicaId = ReplicaId::new(1);
 const OTHER: ReplicaId = ReplicaId::new(2);
 
 fn founder(replica: ReplicaId, birth: u64) -> Replica {
+    founder_among(&[OWN, OTHER], replica, birth)
+}
+
+fn founder_among(founders: &[ReplicaId], replica: ReplicaId, birth: u64) -> Replica {
     let founder = |id| Founder { id, name: String::new(), peer_urls: vec![] };
-    let genesis = Genesis { founders: vec![founder(OWN), founder(OTHER)], ..Genesis::default() };
+    let genesis = Genesis { founders: founders.iter().copied().map(founder).collect(), ..Genesis::default() };
     let identity = Identity { cluster: ClusterId::new(1), replica, birth: Birth::new(birth), ordinal: 0 };
     Replica::found(identity, &genesis).0
 }
@@ -183,5 +189,36 @@ fn rules_that_a_settled_change_declared_are_not_read_out_of_its_entry() {
     for (are_settled, numbers) in [(true, vec![1, 7, 8]), (false, vec![1, 4])] {
         replica.foresee_rules(&entries, |_, _| are_settled).expect("known rules");
         assert_eq!(replica.rules().numbers().collect::<Vec<_>>(), numbers, "settled: {are_settled}");
+    }
+}
+
+/// What a member begins with, under that birth, from what another has. `old` is what it had before.
+fn begun_from(giver: &Replica, (replica, birth): (ReplicaId, u64), old: Option<&Replica>) -> Installed {
+    let chunk = giver.snapshot_chunk(None, giver.vector(), usize::MAX).encode();
+    let mut installer = Installer::new();
+    assert_eq!(installer.chunk(SnapshotChunk::decode(&chunk).expect("a chunk")).expect("a first chunk"), None);
+    let identity = Identity { cluster: ClusterId::new(1), replica, birth: Birth::new(birth), ordinal: 0 };
+    installer.finish(Now::default(), identity, old).expect("a whole snapshot")
+}
+
+/// Another member that lost its disk began from a copy, was sure of it, and told what the copy had written to one that knew what the
+/// copy lacks (seed 300006366).
+#[test]
+fn who_begins_from_a_copy_doubts_it_and_writes_again_what_the_copy_wrote() {
+    let third = ReplicaId::new(3);
+    let [mut copy, mut known] = [OTHER, third].map(|id| founder_among(&[OWN, OTHER, third], id, 2));
+    run(&mut copy, put("before", None));
+    let before = entries(&known, &copy, None);
+    known.handle(Now::default(), before);
+    copy.doubt(&mut Turn::new(Now::default()), Birth::new(9));
+    run(&mut copy, put("k", None));
+    let (of_copy, written) = (copy.identity().origin(), copy.vector().get(copy.identity().origin()));
+    let doubtful = begun_from(&copy, (OWN, 5), None).replica;
+    assert_eq!((doubtful.membership.past, doubtful.vector().get(of_copy)), (Past::Doubtful, written));
+    for (old, birth) in [(doubtful, 6), (copy, 10)] {
+        let sure = begun_from(&known, (old.identity().replica, birth), Some(&old)).replica;
+        assert_eq!((sure.membership.past, sure.vector().get(of_copy)), (Past::Known, 0));
+        let live = sure.state.recorded(Keyspace::Client, &Key::from_static(b"k")).expect("what the copy wrote").live;
+        assert_eq!(live.incarnation.dot.origin, sure.identity().origin());
     }
 }

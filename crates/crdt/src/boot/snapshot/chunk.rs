@@ -29,6 +29,8 @@ pub struct SnapshotChunk {
     pub base: Vec<OriginHead>,
     /// Who gives it, and under which birth.
     pub giver: Origin,
+    /// Whether the giver doubts its disk. Then the receiver doubts what it gets.
+    pub doubtful: bool,
     /// What every member is known to have.
     pub floor: VersionVector,
     /// The giver's newest revision.
@@ -124,6 +126,8 @@ struct ChunkMessage {
     giver: u64,
     #[prost(fixed64, tag = "9")]
     giver_birth: u64,
+    #[prost(bool, tag = "10")]
+    doubtful: bool,
 }
 
 fn dot_to_wire(dot: Dot) -> ChunkDot {
@@ -172,6 +176,7 @@ fn encode(chunk: &SnapshotChunk) -> Bytes {
         revision: chunk.revision.get(),
         giver: chunk.giver.replica.get(),
         giver_birth: chunk.giver.birth.get(),
+        doubtful: chunk.doubtful,
         keys: carrier(None, keys).encode(),
         entries: chunk.entries.iter().map(|e| carrier(Some(e.head.clone()), e.changes.clone()).encode()).collect(),
         settled: chunk
@@ -208,6 +213,7 @@ fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
     Ok(SnapshotChunk {
         base: wire.base.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
         giver: Origin { replica: ReplicaId::new(wire.giver), birth: Birth::new(wire.giver_birth) },
+        doubtful: wire.doubtful,
         floor: vector_from_wire(&wire.floor),
         revision: Revision::new(wire.revision),
         keys: Record::decode(wire.keys)?.changes.into_iter().map(key).collect::<Result<_, _>>()?,

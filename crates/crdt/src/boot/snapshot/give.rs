@@ -1,7 +1,7 @@
 //! The giver of a snapshot: its state, chunk by chunk.
 
 use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk};
-use crate::entry::Entry;
+use crate::entry::{Entry, Past};
 use crate::replica::Replica;
 use crate::words::key::{Key, Keyspace, Place};
 use crate::words::value::Live;
@@ -31,6 +31,7 @@ impl Replica {
         let mut chunk = SnapshotChunk {
             base: self.origin_heads(),
             giver: self.identity.origin(),
+            doubtful: self.membership.past == Past::Doubtful,
             floor: self.floor().clone(),
             revision: self.state.revision,
             keys: vec![],

@@ -9,7 +9,7 @@ use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk, change_of};
 use crate::boot::snapshot::rebase::Lost;
 use crate::boot::snapshot::recovery;
 use crate::command::notice::{MergeReport, Notice};
-use crate::entry::{Applied, Change, CodecError, Entry, OriginHead, Record};
+use crate::entry::{Applied, Change, CodecError, Entry, OriginHead, Past, Record};
 use crate::merge::rules::{ENGINE, UnknownRules};
 use crate::replica::Replica;
 use crate::replica::log::Log;
@@ -82,6 +82,7 @@ pub struct Installer {
     floor: VersionVector,
     revision: Option<Revision>,
     giver: Option<Origin>,
+    doubtful: bool,
     keys: Vec<SettledKey>,
     pub(super) entries: Vec<Entry>,
     settled: BTreeMap<Dot, Vec<u32>>,
@@ -108,6 +109,7 @@ impl Installer {
             floor: VersionVector::default(),
             revision: None,
             giver: None,
+            doubtful: false,
             keys: vec![],
             entries: vec![],
             settled: BTreeMap::new(),
@@ -125,7 +127,7 @@ impl Installer {
             return Err(InstallError::Moved);
         }
         self.floor = chunk.floor;
-        self.giver = Some(chunk.giver);
+        (self.giver, self.doubtful) = (Some(chunk.giver), chunk.doubtful);
         self.revision = self.revision.max(Some(chunk.revision));
         self.keys.extend(chunk.keys);
         self.entries.extend(chunk.entries);
@@ -165,8 +167,13 @@ impl Installer {
         if let Some(old) = old {
             unknown = recovery::forgotten(&replica, old);
             let refused = replica.keep_others(&mut turn, old);
-            let (lost, others): (Vec<Lost>, Vec<Lost>) =
-                refused.into_iter().partition(|lost| replica.writes_again(lost.entry.head.dot.origin, self.giver, old));
+            // What stands on what was written in doubt is refused with it, and its maker may have lost it.
+            let is_doubted = refused.iter().any(|lost| replica.is_of_doubt(lost.entry.head.dot.origin, old));
+            let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(|lost| {
+                let maker = lost.entry.head.dot.origin;
+                let is_present = replica.membership.members.is_present(maker.replica);
+                is_doubted && is_present || replica.writes_again(maker, self.giver, old)
+            });
             let settled = recovery::settled(old, &replica.origins.vector);
             tail.splice(0..0, settled.into_iter().chain(lost));
             refused_of_others = others;
@@ -175,6 +182,9 @@ impl Installer {
         let member = replica.membership.members.get(identity.replica).filter(|member| !member.removed);
         let ordinal = member.ok_or(InstallError::NotAMember)?.ordinal;
         replica.membership.joining = false;
+        if self.doubtful {
+            replica.membership.past = Past::Doubtful;
+        }
         replica.identity.ordinal = ordinal.unwrap_or(identity.ordinal);
         replica.state.revision =
             self.revision.map_or(replica.state.revision, |theirs| replica.state.revision.max(theirs));
@@ -278,6 +288,13 @@ impl Replica {
         member == self.identity.replica || (members.is_present(member) && may_have_lost_it())
     }
 
+    /// Whether a birth that the giver has not heard of may have begun in doubt. What is written in doubt is told only to others in
+    /// doubt. It was written without what is known here, and may stand on what has left here.
+    fn is_of_doubt(&self, origin: Origin, old: &Replica) -> bool {
+        let newest = self.newest_birth_of(origin.replica);
+        old.membership.past == Past::Doubtful && newest.is_some_and(|newest| newest < origin.birth)
+    }
+
     /// Takes over entries that the giver lacks: those of others, and those under older births of its own. Perhaps no
     /// other replica has them. Returns the entries that do not fit, because the others went on without them.
     fn keep_others(&mut self, turn: &mut Turn, old: &Replica) -> Vec<Lost> {
@@ -294,7 +311,12 @@ impl Replica {
             dot.origin != origin && !self.origins.vector.contains(dot)
         });
         let lacking: Vec<Entry> = lacking.map(|logged| Entry::clone(&logged.entry)).collect();
-        if was_heard_of && !is_outlived && self.admit_together(replica, &lacking, &Prepared::default()).is_ok() {
+        let is_sure = !lacking.iter().any(|entry| self.is_of_doubt(entry.head.dot.origin, old));
+        if was_heard_of
+            && !is_outlived
+            && is_sure
+            && self.admit_together(replica, &lacking, &Prepared::default()).is_ok()
+        {
             if self.foresee_rules(&lacking, |_, _| false).is_err() {
                 return vec![];
             }
@@ -310,7 +332,11 @@ impl Replica {
                 continue;
             }
             let counts = was_heard_of || self.membership.members.is_present(dot.origin.replica);
-            if counts && !is_outlived && self.admit(replica, &logged.entry).is_ok() {
+            if counts
+                && !is_outlived
+                && !self.is_of_doubt(dot.origin, old)
+                && self.admit(replica, &logged.entry).is_ok()
+            {
                 self.apply(turn, Entry::clone(&logged.entry));
             } else {
                 refused.push(Lost { entry: Arc::clone(&logged.entry), deps: Arc::clone(&logged.deps) });

@@ -150,11 +150,15 @@ impl OnBase {
         })
     }
 
-    /// What those of its versions hold that stand on the base alone.
-    fn over_base(&self) -> Vec<Option<Bytes>> {
+    /// What each of its versions holds that stands on the base alone, and behind it those hold that stand on that one.
+    fn over_base(&self) -> Vec<Vec<Option<Bytes>>> {
         let versions = self.window.versions();
         let is_over_base = |version: &&Version| !versions.iter().any(|below| version.descends_from(below.dot));
-        versions.iter().filter(is_over_base).map(|version| version.value().cloned()).collect()
+        let on = |first: &Version| -> Vec<Option<Bytes>> {
+            let above = versions.iter().filter(|version| version.descends_from(first.dot));
+            [first].into_iter().chain(above).map(|version| version.value().cloned()).collect()
+        };
+        versions.iter().filter(is_over_base).map(on).collect()
     }
 
     /// What its first versions make of its base, where the others are those of a later window. What that replica has left out of its
@@ -176,19 +180,31 @@ pub fn windows(replica: &Replica) -> BTreeMap<(Keyspace, Key), OnBase> {
     windows.map(|(keyspace, key, open)| ((keyspace, key.clone()), on_base(open))).collect()
 }
 
-/// Whether all of these wrote each field in which two objects differ, and wrote something else than either has there. Where objects
-/// have counters they may have added to a number, and then each is in what follows.
-fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[&Json], has_counters: bool) -> bool {
+/// What objects hold in one field; nothing where the first one does not have it.
+fn part_of<'a>(objects: &[&'a Json], name: &str) -> Option<Vec<&'a Json>> {
+    let (first, others) = objects.split_first()?;
+    Some([first.get(name)?].into_iter().chain(others.iter().filter_map(|other| other.get(name))).collect())
+}
+
+/// Whether each field in which two objects differ was written over. Of each of these the first one wrote something else than either
+/// has there, or another wrote something else than the first one: what that wrote is hidden then, if it wrote the field at all.
+/// Where objects have counters they may have added to a number, and then each is in what follows.
+fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[Vec<&Json>], has_counters: bool) -> bool {
     let (Some(fields), Some(others)) = (one.as_map(), other.as_map()) else { return one == other };
     let names: BTreeSet<_> = fields.iter().chain(others.iter()).map(|(name, _)| name).collect();
     names.into_iter().all(|name| match (one.get(name), other.get(name)) {
         (Some(one), Some(other)) if one.as_map().is_some() && other.as_map().is_some() => {
-            let writers: Vec<&Json> = writers.iter().filter_map(|writer| writer.get(name)).collect();
+            let writers: Vec<Vec<&Json>> = writers.iter().filter_map(|writers| part_of(writers, name)).collect();
             differ_where_all_wrote(one, other, &writers, has_counters)
         }
         (Some(Json::Number(one)), Some(Json::Number(other))) if has_counters => one == other,
         (one, other) => {
-            one == other || writers.iter().all(|writer| writer.get(name) != one && writer.get(name) != other)
+            let is_written_over = |writers: &Vec<&Json>| {
+                let mut says = writers.iter().map(|writer| writer.get(name));
+                let first = says.next().flatten();
+                first != one && first != other || says.any(|above| above != first)
+            };
+            one == other || writers.iter().all(is_written_over)
         }
     })
 }
@@ -200,18 +216,23 @@ fn are_alike(
     (keyspace, key): &(Keyspace, Key),
     found: &Live,
     before: &Live,
-    over_base: &[Option<Bytes>],
+    over_base: &[Vec<Option<Bytes>>],
     rules: &Rules,
 ) -> bool {
     let is_of_one = (found.incarnation, found.lease) == (before.incarnation, before.lease);
-    let Some(writers) = over_base.iter().map(Option::as_ref).collect::<Option<Vec<_>>>() else { return false };
+    // What deletes the key says nothing of a field.
+    if over_base.iter().any(|values| values[0].is_none()) {
+        return false;
+    }
     let are_objects_alike = || {
-        let writers: Option<Vec<Json>> = writers.iter().map(|value| Json::parse(value)).collect();
+        let of = |values: &Vec<Option<Bytes>>| values.iter().flatten().map(|value| Json::parse(value)).collect();
+        let writers: Option<Vec<Vec<Json>>> = over_base.iter().map(of).collect();
         let objects = Json::parse(&found.value).zip(Json::parse(&before.value)).zip(writers);
-        let is_alike = |((found, before), writers): ((Json, Json), Vec<Json>)| {
+        let is_alike = |((found, before), writers): ((Json, Json), Vec<Vec<Json>>)| {
             let kind = found.get("kind").and_then(Json::as_str);
             let has_counters = rules.counters.iter().any(|counter| Some(&counter.kind[..]) == kind);
-            differ_where_all_wrote(&found, &before, &writers.iter().collect::<Vec<_>>(), has_counters)
+            let writers: Vec<Vec<&Json>> = writers.iter().map(|values| values.iter().collect()).collect();
+            differ_where_all_wrote(&found, &before, &writers, has_counters)
         };
         objects.is_some_and(is_alike)
     };
@@ -220,7 +241,7 @@ fn are_alike(
 }
 
 /// A start finds the base again on which the same versions stood before, or what those made of it that stand there no more. Or a
-/// later one: what a version left that all have, and that was left out. Of a field that was written over everywhere since, it may
+/// later one: what a version left that all have, and that was left out. Of a field that was written over since, it may
 /// find what was shown, which is not what a merge without the versions that left makes of it.
 pub fn bases(replica: &Replica, found: &Checkpoint, expected: &Checkpoint) -> Result<(), String> {
     for (key, open) in &found.windows {

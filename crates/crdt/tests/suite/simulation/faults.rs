@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Whether one that begins anew may give up an entry. Its maker was removed, or nobody there knows its birth; of a birth
-    /// that is forgotten, only a copy of a disk may hold more than all have.
+    /// that is forgotten, only a copy of a disk may hold more than all have, or one that was no member to the others.
     pub fn check_forsaken(&mut self, host: usize, installed: &Replica, dot: Dot) -> Outcome {
         let is_forgotten = installed.vector().has_forgotten(dot.origin);
         let is_unknown = installed.vector().get(dot.origin) == 0;
@@ -92,7 +92,11 @@ impl World {
         } else {
             "writes of lost births told"
         });
-        let may = self.removals || is_unknown || (is_forgotten && self.hosts[host].lost);
+        // Who knew that it was added has lost that with its disk: the others forgot births without asking for what it has.
+        let own = installed.identity().origin();
+        let is_before = |dot: Dot| dot.origin.replica == own.replica && dot.origin != own;
+        let was_no_member = !installed.vector().iter().any(is_before);
+        let may = self.removals || is_unknown || (is_forgotten && (self.hosts[host].lost || was_no_member));
         ensure!(may, "{dot:?} is given up, and nobody was removed");
         Ok(())
     }

@@ -229,8 +229,10 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// lay under the floor of forgotten rules was not looked at again, because something above it came later. Then a write of a lost
 /// disk was given up for a life of its key that is not shown. Then a start put a base back below a hidden write, which was none on
 /// top of that; the one that hid it wrote what was there then. In the next one the floor of a start was beyond the one of before, and
-/// rules had gone for it. In the last one the record was gone that told what a key was after a step, and a start took nothing for it.
-const FOUND_BY_RULES: [u64; 28] = [
+/// rules had gone for it. Then the record was gone that told what a key was after a step, and a start took nothing for it. Then a
+/// member that had lost its disk began from a copy in doubt, and was sure of what that had written. In the last one the oracle did
+/// not see that what differs in two bases was hidden.
+const FOUND_BY_RULES: [u64; 30] = [
     62,
     884,
     1_078,
@@ -259,6 +261,8 @@ const FOUND_BY_RULES: [u64; 28] = [
     290_058_488,
     286_000_874,
     290_021_928,
+    300_006_366,
+    300_011_293,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
@@ -268,9 +272,11 @@ const FOUND_BY_ABSENCES: [u64; 5] = [842, 915, 33_558, 41_242, 6_001_506];
 
 /// Such seeds among schedules of many lost disks. What only a copy of a disk had settled of a forgotten birth was not told; what
 /// it had settled of several makers was not written again. In the next two the oracle was wrong: two members wrote the same
-/// again, and one began with what a copy had. In the last three a floor forbade for ever what had been founded again, or
-/// given by a copy in doubt.
-const FOUND_LOSSY: [u64; 7] = [4_000_092, 6_001_567, 6_003_726, 6_000_760, 6_000_326, 6_001_542, 7_007_418];
+/// again, and one began with what a copy had. In the next three a floor forbade for ever what had been founded again, or
+/// given by a copy in doubt. In the next one a first mend left what stands on a copy's writes to members that had lost it. In the last
+/// one the oracle was wrong: all who knew that a member was added had lost their disks.
+const FOUND_LOSSY: [u64; 9] =
+    [4_000_092, 6_001_567, 6_003_726, 6_000_760, 6_000_326, 6_001_542, 7_007_418, 302_010_133, 303_031_632];
 
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
