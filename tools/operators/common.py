@@ -97,6 +97,15 @@ class Server:
         with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.read()
 
+    def compact(self):
+        """Compacts all that was replaced, and waits for it."""
+        revision = json.loads(self.call("kv/range", {"key": "AA=="}))["header"]["revision"]
+        self.call("kv/compaction", {"revision": revision, "physical": True})
+
+    def defragment(self):
+        """Has eddy write a checkpoint, or etcd its database, and waits for it."""
+        self.call("maintenance/defragment", {})
+
     def keys(self):
         """A hash over all keys with all their numbers, and how many there are."""
         total, count, start = hashlib.sha256(), 0, "AA=="

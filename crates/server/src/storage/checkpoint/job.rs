@@ -1,5 +1,6 @@
 //! Building and cleaning up in the background.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,8 +11,14 @@ use parking_lot::{Condvar, Mutex};
 use super::super::error::StorageError;
 use super::{Build, Built, Clean, Failure};
 
-/// How many bytes are copied between two rests.
-const STEP_BYTES: usize = 1 << 20;
+/// How many bytes are copied, and synced, at once. A write of the log that comes just then waits for them.
+const STEP_BYTES: usize = 256 << 10;
+
+/// After so much work there is a rest.
+const WORK_MIN: Duration = Duration::from_millis(1);
+
+/// How much lower its priority is than that of all other threads: it gets a tenth of a core that others would have for themselves.
+const NICE: i32 = 10;
 
 /// A rest is at most so long.
 const REST_MAX: Duration = Duration::from_millis(200);
@@ -19,7 +26,8 @@ const REST_MAX: Duration = Duration::from_millis(200);
 /// How the work is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// In a thread that rests as long as it works, so that the log has the disk to itself half of the time.
+    /// In a thread that rests as long as it works, so that the log has the disk to itself half of the time, and that gives way to
+    /// others on a busy machine.
     Background,
     /// In a thread that does not rest: somebody waits.
     Hurry,
@@ -78,13 +86,13 @@ impl Stop {
     }
 }
 
-fn step(work: Work, bytes: usize, stop: &Stop) -> Result<Outcome, Work> {
+fn step(work: Work, bytes: usize, stopped: &dyn Fn() -> bool) -> Result<Outcome, Work> {
     match work {
         Work::Clean(clean) => {
             clean.run();
             Ok(Ok(Done::Cleaned))
         }
-        Work::Build(mut build) => match build.step(bytes, &|| stop.is_set()) {
+        Work::Build(mut build) => match build.step(bytes, stopped) {
             Ok(None) => Err(Work::Build(build)),
             Ok(Some(built)) => Ok(Ok(Done::Built(built))),
             Err(failure) => Ok(Err(failure)),
@@ -92,15 +100,31 @@ fn step(work: Work, bytes: usize, stop: &Stop) -> Result<Outcome, Work> {
     }
 }
 
+/// Rests as long as it worked, whenever it is asked.
+fn rest(stop: &Stop, since: &Cell<Instant>) {
+    let worked = since.get().elapsed();
+    if worked >= WORK_MIN {
+        stop.rest(worked.min(REST_MAX));
+        since.set(Instant::now());
+    }
+}
+
 fn run(mut work: Work, stop: &Stop, rests: bool) -> Outcome {
+    if rests && let Err(error) = rustix::process::nice(NICE) {
+        tracing::debug!(%error, "the thread that builds checkpoints has the priority of all others");
+    }
+    let since = Cell::new(Instant::now());
+    // It is asked often, also while sled's files are read.
+    let stopped = || {
+        if rests {
+            rest(stop, &since);
+        }
+        stop.is_set()
+    };
     loop {
-        let began = Instant::now();
-        match step(work, STEP_BYTES, stop) {
+        match step(work, STEP_BYTES, &stopped) {
             Ok(outcome) => return outcome,
             Err(more) => work = more,
-        }
-        if rests {
-            stop.rest(began.elapsed().min(REST_MAX));
         }
     }
 }
@@ -126,7 +150,7 @@ impl Job {
     /// What came of it, if it has ended.
     pub fn poll(&mut self) -> Option<Outcome> {
         match std::mem::replace(&mut self.how, How::Over) {
-            How::Steps(work, bytes) => match step(work, bytes, &self.stop) {
+            How::Steps(work, bytes) => match step(work, bytes, &|| self.stop.is_set()) {
                 Ok(outcome) => Some(outcome),
                 Err(more) => {
                     self.how = How::Steps(more, bytes);
@@ -146,7 +170,7 @@ impl Job {
     pub fn wait(mut self) -> Outcome {
         match std::mem::replace(&mut self.how, How::Over) {
             How::Steps(mut work, bytes) => loop {
-                match step(work, bytes, &self.stop) {
+                match step(work, bytes, &|| self.stop.is_set()) {
                     Ok(outcome) => return outcome,
                     Err(more) => work = more,
                 }
