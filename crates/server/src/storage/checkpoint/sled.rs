@@ -32,9 +32,11 @@ const CACHE_BYTES: u64 = 8 << 20;
 /// before it evicts anything. So it would hold on to everything that is touched once, up to 200 MB.
 const READ_REOPEN: usize = 12 << 20;
 
-/// The same after so many bytes were written, but at least a part of all that was: opening takes the longer the more is there.
+/// The same after so many bytes were written.
 const WRITE_REOPEN: usize = 16 << 20;
-const WRITE_REOPEN_PART: usize = 32;
+
+/// But at least such a part of the file, or of all that was written: opening takes the longer the more is there.
+const REOPEN_PART: usize = 32;
 
 /// How often a new database is opened and read until its files stay as they are. Two or three times are enough.
 const SETTLE_MAX: usize = 10;
@@ -130,7 +132,7 @@ impl Drop for SledDraft {
 
 impl Draft for SledDraft {
     fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>) -> Result<(), StorageError> {
-        if self.fresh > WRITE_REOPEN.max(self.written / WRITE_REOPEN_PART) {
+        if self.fresh > WRITE_REOPEN.max(self.written / REOPEN_PART) {
             self.fresh = 0;
             self.db.take().map_or(Ok(()), |db| close(db, &self.path))?;
             self.db = Some(open(&self.path)?);
@@ -227,6 +229,8 @@ fn hash_of(path: &Path, stopped: &dyn Fn() -> bool) -> Result<u64, StorageError>
 #[derive(Debug)]
 struct SledTree {
     path: PathBuf,
+    /// After how many bytes that were read it is opened again.
+    reopen: usize,
     open: Mutex<Open>,
 }
 
@@ -240,7 +244,10 @@ struct Open {
 impl SledTree {
     fn open(path: &Path) -> Result<Self, StorageError> {
         let open = Mutex::new(Open { db: Some(open(path)?), read: 0 });
-        Ok(Self { path: path.to_owned(), open })
+        let file = path.join("db");
+        let bytes = std::fs::metadata(&file).map_err(io("look at", &file))?.len();
+        let reopen = READ_REOPEN.max(usize::try_from(bytes).unwrap_or(usize::MAX) / REOPEN_PART);
+        Ok(Self { path: path.to_owned(), reopen, open })
     }
 
     fn close(mut self) -> Result<(), StorageError> {
@@ -253,7 +260,7 @@ impl SledTree {
     ) -> Result<Option<(PageKey, Bytes)>, StorageError> {
         let mut guard = self.open.lock();
         let state = &mut *guard;
-        if state.read > READ_REOPEN {
+        if state.read > self.reopen {
             state.read = 0;
             if let Some(db) = state.db.take() {
                 close(db, &self.path)?;
