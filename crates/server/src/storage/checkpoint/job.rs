@@ -17,11 +17,11 @@ const STEP_BYTES: usize = 256 << 10;
 /// After so much work there is a rest.
 const WORK_MIN: Duration = Duration::from_millis(1);
 
-/// How much lower its priority is than that of all other threads: it gets a tenth of a core that others would have for themselves.
-const NICE: i32 = 10;
-
 /// A rest is at most so long.
 const REST_MAX: Duration = Duration::from_millis(200);
+
+/// How much lower the thread's priority is than that of all others: it gets a tenth of a core that they would have for themselves.
+const NICE: i32 = 10;
 
 /// How the work is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

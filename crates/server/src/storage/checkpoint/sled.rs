@@ -35,7 +35,7 @@ const READ_REOPEN: usize = 12 << 20;
 /// The same after so many bytes were written.
 const WRITE_REOPEN: usize = 16 << 20;
 
-/// But at least such a part of the file, or of all that was written: opening takes the longer the more is there.
+/// Neither happens before this part of the file was read, or of all that was written: opening takes the longer the more is there.
 const REOPEN_PART: usize = 32;
 
 /// How often a new database is opened and read until its files stay as they are. Two or three times are enough.
