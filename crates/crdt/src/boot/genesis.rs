@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Past, Record};
+use crate::entry::{Applied, Bases, Change, ChangeKind, Entry, EntryHead, Past, Record};
 use crate::replica::Replica;
 use crate::replica::spaces::first_space;
 use crate::replica::turn::{Effects, Turn};
@@ -135,6 +135,7 @@ impl Replica {
             trimmed: false,
             settled: true,
             until: None,
+            bases: Bases::default(),
         };
         turn.effects.records.push(record.encode());
         replica.follow_system(turn, record.changes.iter());

@@ -14,7 +14,7 @@ use crate::command::auth::{Permission, ROOT};
 use crate::command::op::KeyValue;
 use crate::command::reply::Refusal;
 use crate::entry::change::is_version_number;
-use crate::entry::{Applied, Change, ChangeKind, Record};
+use crate::entry::{Applied, Bases, Change, ChangeKind, Record};
 use crate::replica::Replica;
 use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
@@ -202,6 +202,7 @@ impl Refounder {
             trimmed: true,
             settled: true,
             until: None,
+            bases: Bases::default(),
         };
         self.turn.effects.records.push(record.encode());
     }

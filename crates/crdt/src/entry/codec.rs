@@ -5,7 +5,7 @@ use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::entry::change::{Applied, Change, ChangeKind, is_version_number};
-use crate::entry::record::{EntryHead, Record};
+use crate::entry::record::{Bases, Below, EntryHead, Record};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::fence::VectorPart;
@@ -114,6 +114,26 @@ pub(super) mod wire {
         pub until: Option<u64>,
         #[prost(uint32, tag = "16")]
         pub rules: u32,
+        #[prost(message, optional, tag = "17")]
+        pub bases: Option<StoredBases>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct StoredBases {
+        #[prost(uint32, repeated, tag = "1")]
+        pub none: Vec<u32>,
+        #[prost(message, repeated, tag = "2")]
+        pub below: Vec<StoredBelow>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct StoredBelow {
+        #[prost(uint32, tag = "1")]
+        pub place: u32,
+        #[prost(uint64, optional, tag = "2")]
+        pub number: Option<u64>,
+        #[prost(bool, tag = "3")]
+        pub is_no_base: bool,
     }
 }
 
@@ -238,6 +258,24 @@ impl Change {
     }
 }
 
+impl Bases {
+    pub(super) fn to_wire(&self) -> wire::StoredBases {
+        let below = self.below.iter().map(|(place, below)| match below {
+            Below::Base(number) => wire::StoredBelow { place: *place, number: *number, is_no_base: false },
+            Below::NoBase => wire::StoredBelow { place: *place, number: None, is_no_base: true },
+        });
+        wire::StoredBases { none: self.none.iter().copied().collect(), below: below.collect() }
+    }
+
+    pub(super) fn from_wire(wire: wire::StoredBases) -> Self {
+        let below = wire.below.into_iter().map(|below| match below.is_no_base {
+            true => (below.place, Below::NoBase),
+            false => (below.place, Below::Base(below.number)),
+        });
+        Self { none: wire.none.into_iter().collect(), below: below.collect() }
+    }
+}
+
 impl EntryHead {
     /// The incarnation of the keys that the entry creates.
     fn own(&self) -> Incarnation {
@@ -267,6 +305,7 @@ impl Record {
             settled: self.settled,
             until: self.until,
             rules: head.map_or(0, |head| head.rules),
+            bases: (self.bases != Bases::default()).then(|| self.bases.to_wire()),
         };
         seal(&wire)
     }
@@ -302,6 +341,7 @@ impl Record {
             trimmed: wire.trimmed,
             settled: wire.settled,
             until: wire.until,
+            bases: wire.bases.map(Bases::from_wire).unwrap_or_default(),
         })
     }
 }

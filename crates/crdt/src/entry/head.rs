@@ -1,9 +1,12 @@
 //! The head: the state of a replica beside its records, replaced with every flush.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use prost::Message;
 
 use crate::entry::codec::{self, CodecError, FORMAT, wire};
+use crate::entry::record::Bases;
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::fence::VectorPart;
@@ -84,6 +87,10 @@ pub struct Head {
     pub restamped: Option<Revision>,
     /// Whether peers may know more of this replica than it does.
     pub past: Past,
+    /// The numbers of records whose entries have left the log, although no record says yet what stands for them.
+    pub left: Vec<u64>,
+    /// What records are to say of bases that do not say it themselves yet, by their numbers.
+    pub bases: BTreeMap<u64, Bases>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -156,6 +163,18 @@ struct StoredHead {
     sent_to_others: Bytes,
     #[prost(message, repeated, tag = "23")]
     sent: Vec<StoredMark>,
+    #[prost(message, repeated, tag = "24")]
+    bases: Vec<StoredBasesOf>,
+    #[prost(uint64, repeated, tag = "25")]
+    left: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StoredBasesOf {
+    #[prost(uint64, tag = "1")]
+    number: u64,
+    #[prost(message, optional, tag = "2")]
+    bases: Option<wire::StoredBases>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -238,6 +257,8 @@ impl Head {
             member: member.get(),
             upto: upto.as_ref().map(|upto| below(&self.vector, upto)),
         });
+        let bases = self.bases.iter();
+        let bases = bases.map(|(number, bases)| StoredBasesOf { number: *number, bases: Some(bases.to_wire()) });
         codec::seal(&StoredHead {
             format: FORMAT,
             cluster: self.identity.cluster.get(),
@@ -261,6 +282,8 @@ impl Head {
             sent: sent.collect(),
             restamped: self.restamped.map(Revision::get),
             past: self.past as u32,
+            bases: bases.collect(),
+            left: self.left.clone(),
         })
     }
 
@@ -320,6 +343,8 @@ impl Head {
                 2 => Past::Doubtful,
                 _ => return Err(CodecError::Field("past")),
             },
+            bases: wire.bases.into_iter().filter_map(|of| Some((of.number, Bases::from_wire(of.bases?)))).collect(),
+            left: wire.left,
             vector,
         })
     }

@@ -1,5 +1,7 @@
 //! Entries and the records that journal them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use smallvec::SmallVec;
 
 use crate::entry::change::{Applied, Change, ChangeKind, net};
@@ -77,6 +79,27 @@ pub struct Record {
     /// Of an entry that was applied together with others, as one step, the number of the last one's record. What a key
     /// became stands in the record of the last change of it. `None` where the entry was a step of its own.
     pub until: Option<u64>,
+    /// Which bases its versions stand on and leave, where the journal does not tell.
+    pub bases: Bases,
+}
+
+/// Where something has left a key's window, what the key was shown as holds it, and a merge of what is there now does not. So a
+/// start cannot tell from that alone what the window's base is. Changes are named by their places in [`Entry::net`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Bases {
+    /// After these the key was shown as it is in no base.
+    pub none: BTreeSet<u32>,
+    /// What lies below these.
+    pub below: BTreeMap<u32, Below>,
+}
+
+/// What lies below a version before which something left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Below {
+    /// What is in that record; `None` where the key is not there.
+    Base(Option<u64>),
+    /// Nothing that a window can stand on.
+    NoBase,
 }
 
 impl Record {

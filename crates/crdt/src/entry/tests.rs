@@ -46,6 +46,10 @@ fn record() -> Record {
         trimmed: false,
         settled: true,
         until: None,
+        bases: Bases {
+            none: [0, 7].into(),
+            below: [(1, Below::Base(Some(3))), (2, Below::Base(None)), (3, Below::NoBase)].into(),
+        },
     }
 }
 

@@ -245,6 +245,12 @@ impl Window {
         self.segments[index]..self.segments.get(index + 1).copied().unwrap_or(self.versions.len())
     }
 
+    /// The versions that are alone in their segments: all before one of them are in its past, and it is in that of all behind it.
+    pub(crate) fn alone(&self) -> impl Iterator<Item = Dot> {
+        let alone = (0..self.segments.len()).filter(|index| self.segment(*index).len() == 1);
+        alone.map(|index| self.versions[self.segments[index]].dot)
+    }
+
     fn last_segment(&self) -> &[Version] {
         self.segments.last().map_or(&[], |&begin| &self.versions[begin..])
     }

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use crate::entry::Below;
 use crate::merge::book::RuleBook;
 use crate::merge::version::Version;
 use crate::merge::window::{Settled, Window};
@@ -249,26 +250,22 @@ impl Windows {
 
     /// Takes out versions of a key that are needless together; dots that it does not have are passed over.
     ///
-    /// What the key was after a later version that does not stand on one of these is no base from now on. That one is in it,
-    /// and a version may come that stands on the later one alone. Tells which stood beside which: what left comes first. So does
-    /// what told what the key was after its step, with the versions of that step that were before it: they do not tell.
-    pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) -> Vec<(Dot, Dot)> {
+    /// What the key was shown as after some versions is [no base](no_bases) from now on. Nor is what it was after a step of
+    /// which the last version left: those before it do not tell. Tells what is to be noted of that for the next start.
+    pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) -> Vec<(Dot, Around)> {
         let Some(open) = self.of_mut(keyspace).get_mut(key).filter(|_| !needless.is_empty()) else { return vec![] };
         let gone: BTreeSet<Dot> = needless.iter().copied().collect();
-        let (mut behind, mut pairs): (Vec<&Version>, _) = (vec![], vec![]);
-        for version in open.window.versions().iter().rev() {
-            if gone.contains(&version.dot) {
-                let beside = behind.iter().rev().take_while(|later| !later.descends_from(version.dot));
-                pairs.extend(beside.map(|later| (version.dot, later.dot)));
-            } else {
-                behind.push(version);
-            }
-        }
-        pairs.extend(untold(open, &gone));
+        let all = open.window.versions().to_vec();
+        let untold = untold(open, &gone);
         open.window.take_out(needless);
-        let no_bases: BTreeSet<Dot> = pairs.iter().map(|(_, beside)| *beside).chain(gone).collect();
-        open.numbers.retain(|(dot, _)| !no_bases.contains(dot));
-        pairs
+        let alone: BTreeSet<Dot> = open.window.alone().collect();
+        let no_bases = no_bases(&all, &gone, &alone);
+        let mut noted: Vec<(Dot, Around)> = untold.into_iter().map(|dot| (dot, Around::NoBaseAfter)).collect();
+        let unfit = open.numbers.iter().map(|(noted, _)| *noted).filter(|noted| no_bases.contains(noted));
+        noted.extend(unfit.map(|dot| (dot, Around::NoBaseAfter)));
+        open.numbers.retain(|(noted, _)| !gone.contains(noted) && !no_bases.contains(noted));
+        noted.extend(below(&all, &gone, &alone, open));
+        noted
     }
 
     /// Forgets what a key was after some versions: it is no base.
@@ -301,13 +298,65 @@ impl Windows {
     }
 }
 
-/// Which versions of its step do not tell what the key was after it, for each of those that are gone and told that.
-fn untold(open: &KeyWindow, gone: &BTreeSet<Dot>) -> Vec<(Dot, Dot)> {
+/// What is to be noted of the bases of a key around one of its versions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Around {
+    /// What it was shown as then is no base.
+    NoBaseAfter,
+    /// What lies below the version.
+    Below(Below),
+    /// The same, where something else was noted before. A version that is alone in its segment hides what lies below it.
+    BelowNow(Below),
+}
+
+/// After which versions of a window the key is no base, for the sake of what left. What it was shown as then holds what left, and a
+/// merge of what is there now does not. It is a base again from the next version on that is `alone` in its segment, and that
+/// stands on all that left before it: what was shown then is what that version says. What is shown now, after the last one, is not
+/// changed by what leaves. `all` are the versions of before.
+fn no_bases(all: &[Version], gone: &BTreeSet<Dot>, alone: &BTreeSet<Dot>) -> BTreeSet<Dot> {
+    let (mut left, mut no_bases): (Vec<Dot>, _) = (vec![], BTreeSet::new());
+    for version in all.iter().take(all.len().saturating_sub(1)) {
+        if gone.contains(&version.dot) {
+            left.push(version.dot);
+            continue;
+        }
+        if alone.contains(&version.dot) {
+            left.retain(|gone| !version.descends_from(*gone));
+        }
+        if !left.is_empty() {
+            no_bases.insert(version.dot);
+        }
+    }
+    no_bases
+}
+
+/// What lies below each version before which something left: what the key was after the one before that.
+fn below(all: &[Version], gone: &BTreeSet<Dot>, alone: &BTreeSet<Dot>, open: &KeyWindow) -> Vec<(Dot, Around)> {
+    let numbers: BTreeMap<Dot, Option<u64>> = open.numbers.iter().copied().collect();
+    let (mut before, mut has_left, mut around) = (Below::Base(open.base_number), false, vec![]);
+    for version in all {
+        if gone.contains(&version.dot) {
+            has_left = true;
+            continue;
+        }
+        match before {
+            _ if has_left && !alone.contains(&version.dot) => around.push((version.dot, Around::Below(before))),
+            Below::Base(_) if !has_left => {}
+            _ => around.push((version.dot, Around::BelowNow(before))),
+        }
+        before = numbers.get(&version.dot).map_or(Below::NoBase, |number| Below::Base(*number));
+        has_left = false;
+    }
+    around
+}
+
+/// Which versions do not tell what the key was after their step, because the one that told it is gone.
+fn untold(open: &KeyWindow, gone: &BTreeSet<Dot>) -> Vec<Dot> {
     let tells: BTreeSet<Dot> = open.numbers.iter().map(|(noted, _)| *noted).collect();
     let (mut before, mut untold): (Vec<Dot>, _) = (vec![], vec![]);
     for dot in open.window.versions().iter().map(|version| version.dot) {
         match (tells.contains(&dot), gone.contains(&dot)) {
-            (true, true) => untold.extend(before.drain(..).map(|before| (dot, before))),
+            (true, true) => untold.append(&mut before),
             (true, false) => before.clear(),
             (false, true) => {}
             (false, false) => before.push(dot),

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::entry::EntryHead;
+use crate::replica::log::Log;
 use crate::words::id::Dot;
 
 /// The numbers of its records.
@@ -15,9 +17,19 @@ pub(crate) struct Journal {
     pub(crate) graves: BTreeSet<u64>,
     /// Records of entries that stand for more than they did when they were written: they are to be written anew.
     pub(crate) outdated: BTreeSet<u64>,
+    /// As what those are written anew of which the last sweep told that. What has left since, and is not known to be on disk, is not
+    /// in it.
+    pub(crate) renewed: BTreeMap<u64, EntryHead>,
     /// Records of entries that were left out of the log. They go only after the records of what stands for them have
-    /// been written anew, and none of the versions is in the log any more that they stood beside.
+    /// been written anew.
     pub(crate) left: BTreeMap<u64, Left>,
+    /// Records that do not say yet what they are to say of [bases](crate::entry::Bases): they are to be written anew. Until that is on
+    /// disk the head says it.
+    pub(crate) unsaid: BTreeSet<u64>,
+    /// Whether the head has more to say of what left than before the last input.
+    pub(crate) is_more_unsaid: bool,
+    /// Those of them of which the last sweep told that.
+    pub(crate) unsaid_told: BTreeSet<u64>,
 }
 
 /// A record whose entry was left out of the log.
@@ -27,9 +39,6 @@ pub(crate) struct Left {
     pub(crate) dot: Dot,
     /// The record of what stood for it when it was last told that this is to be written anew.
     pub(crate) told: Option<u64>,
-    /// Versions that were applied after it, and that do not stand on it; or that came before it in its step, which it told the end
-    /// of. A start must not take what their keys were after them for a base: it sees that by this record.
-    pub(crate) beside: Vec<Dot>,
 }
 
 impl Default for Journal {
@@ -39,22 +48,36 @@ impl Default for Journal {
             held: BTreeSet::new(),
             graves: BTreeSet::new(),
             outdated: BTreeSet::new(),
-            left: Default::default(),
+            renewed: BTreeMap::new(),
+            left: BTreeMap::new(),
+            unsaid: BTreeSet::new(),
+            is_more_unsaid: false,
+            unsaid_told: BTreeSet::new(),
         }
     }
 }
 
 impl Journal {
-    /// Notes that the entry in a record was left out, and which versions stood beside it.
-    pub(crate) fn leave(&mut self, gone: u64, dot: Dot, beside: Vec<Dot>) {
+    /// Notes that the entry in a record was left out.
+    pub(crate) fn leave(&mut self, gone: u64, dot: Dot) {
         self.outdated.remove(&gone);
-        self.left.insert(gone, Left { dot, told: None, beside });
+        self.unsaid.remove(&gone);
+        self.is_more_unsaid = true;
+        self.left.insert(gone, Left { dot, told: None });
     }
 
-    /// Notes that the record of an entry that was left out before a start tells of a version that stood beside it.
-    pub(crate) fn stays(&mut self, gone: u64, dot: Dot, beside: Dot) {
-        let left = self.left.entry(gone).or_insert(Left { dot, told: None, beside: vec![] });
-        left.beside.push(beside);
+    /// The records for which the head says what they are to say of bases.
+    pub(crate) fn unsaid(&self) -> impl Iterator<Item = u64> {
+        self.unsaid.union(&self.unsaid_told).copied()
+    }
+
+    /// All that earlier sweeps told is on disk. Tells which records are to be written anew next.
+    pub(crate) fn next_anew(&mut self, log: Option<&Log>) -> Vec<u64> {
+        self.unsaid_told = std::mem::take(&mut self.unsaid);
+        let outdated = std::mem::take(&mut self.outdated);
+        let head = |number| Some((number, log?.by_number(number)?.entry.head.clone()));
+        self.renewed = outdated.into_iter().filter_map(head).collect();
+        self.unsaid_told.iter().chain(self.renewed.keys()).copied().collect()
     }
 
     /// The number of a new record.

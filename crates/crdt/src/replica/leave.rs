@@ -6,10 +6,11 @@
 //! with `s` (see [`super::marks`]). The log drops the entry of a version that left. The next entry of the same origin
 //! then stands for both entries. See DESIGN 2, "What may leave".
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::entry::Change;
 use crate::merge::version::Version;
+use crate::merge::windows::Around;
 use crate::replica::Replica;
 use crate::replica::marks::{Mark, Statement};
 use crate::store::system::SystemKey;
@@ -39,8 +40,13 @@ const LAST_LOOK_PACE: usize = 4 * LOOK_PACE;
 /// What a version of a Kubernetes object counts for: it is parsed.
 const PARSED: usize = 8;
 
-/// What leaves, and which versions each stood [beside](crate::replica::journal::Left::beside).
-type LeftOut = BTreeMap<Dot, Vec<Dot>>;
+/// What leaves.
+#[derive(Default)]
+struct LeftOut {
+    dots: BTreeSet<Dot>,
+    /// What becomes of the bases of keys around versions of them.
+    bases: Vec<(Keyspace, Key, Dot, Around)>,
+}
 
 /// What is known of a member.
 struct Knows<'a> {
@@ -126,9 +132,14 @@ impl Replica {
         let Some(replication) = &mut self.replication else { return looked_at };
         replication.grown.remove(&(keyspace, key.clone()));
         replication.windows.note_stayed(keyspace, key);
-        for (dot, beside) in left {
+        for dot in left.dots {
             if let Some(gone) = replication.log.leave_out(dot) {
-                self.journal.leave(gone.number, dot, beside);
+                self.journal.leave(gone.number, dot);
+            }
+        }
+        for (keyspace, key, dot, around) in left.bases {
+            if let Some(number) = replication.log.note_bases(dot, keyspace, &key, around) {
+                self.journal.unsaid.insert(number);
             }
         }
         looked_at
@@ -172,10 +183,10 @@ impl Replica {
     fn leave_now(&mut self, counting: &[ReplicaId], keyspace: Keyspace, key: &Key) -> (LeftOut, usize) {
         let here = (keyspace, key.clone());
         let alone = self.needless(counting, &here, &|dot| self.changes_beside(dot, &here).next().is_none());
-        let mut left: LeftOut = alone.iter().map(|dot| (*dot, vec![])).collect();
+        let mut left = LeftOut { dots: alone.iter().copied().collect(), bases: vec![] };
         self.take_out(&here, &alone, &mut left);
         let (whole, looked_at) = self.needless_together(counting, &here);
-        left.extend(whole.iter().map(|dot| (*dot, vec![])));
+        left.dots.extend(&whole);
         for key in self.keys_of(&whole) {
             self.take_out(&key, &whole, &mut left);
         }
@@ -231,7 +242,7 @@ impl Replica {
         entries.flat_map(|logged| &logged.entry.changes).map(|change| (change.keyspace, change.key.clone())).collect()
     }
 
-    /// Takes versions out of a key's window, and notes what they stood beside.
+    /// Takes versions out of a key's window, and notes what becomes of bases.
     fn take_out<'a>(
         &mut self,
         (keyspace, key): &(Keyspace, Key),
@@ -240,9 +251,8 @@ impl Replica {
     ) {
         if let Some(replication) = &mut self.replication {
             let dots: Vec<Dot> = dots.into_iter().copied().collect();
-            for (gone, beside) in replication.windows.take_out(*keyspace, key, &dots) {
-                left.entry(gone).or_default().push(beside);
-            }
+            let bases = replication.windows.take_out(*keyspace, key, &dots);
+            left.bases.extend(bases.into_iter().map(|(dot, around)| (*keyspace, key.clone(), dot, around)));
             // What had to wait for one of them may settle now.
             let next = replication.windows.get(*keyspace, key).and_then(|open| open.window.versions().first());
             if next.is_some_and(|next| replication.floor.contains(next.dot)) {

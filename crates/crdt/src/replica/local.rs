@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::command::event::Commit;
-use crate::entry::{self, Change, ChangeKind, EntryHead, Record};
+use crate::entry::{self, Bases, Change, ChangeKind, EntryHead, Record};
 use crate::merge::outcome;
 use crate::merge::version::Version;
 use crate::replica::Replica;
@@ -75,6 +75,7 @@ impl Replica {
             trimmed: false,
             settled: self.replication.is_none(),
             until: None,
+            bases: Bases::default(),
         };
         turn.effects.records.push(record.encode());
         if touches_clients {
@@ -119,6 +120,7 @@ impl Replica {
             chain: self.origins.own.chain,
             together: false,
             written_over: 0,
+            bases: Bases::default(),
         };
         replication.log.push(logged);
         let touched: Vec<(Keyspace, Key)> = net.iter().map(|change| (change.keyspace, change.key.clone())).collect();

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::entry::{Change, Entry};
+use crate::entry::{Bases, Change, Entry};
+use crate::merge::windows::Around;
 use crate::words::chain::Chain;
 use crate::words::id::{Dot, Origin};
 use crate::words::key::Keyspace;
@@ -27,6 +28,8 @@ pub struct Logged {
     pub together: bool,
     /// How many of its changes, from the first on, are known to be written over. What is so once stays so.
     pub written_over: usize,
+    /// What its record is to say of bases.
+    pub bases: Bases,
 }
 
 /// The place of an entry among its origin's.
@@ -200,6 +203,21 @@ impl Log {
         if let Some(logged) = self.entries.get_mut(&number) {
             logged.written_over = count;
         }
+    }
+
+    /// Notes what is known of the bases of a key around that entry. Tells the entry's record where something is new.
+    pub fn note_bases(&mut self, dot: Dot, keyspace: Keyspace, key: &[u8], noted: Around) -> Option<u64> {
+        let number = self.get(dot).filter(|logged| logged.entry.head.dot == dot)?.number;
+        let logged = self.entries.get_mut(&number)?;
+        let net = logged.entry.net();
+        let place = net.iter().position(|change| change.keyspace == keyspace && change.key == key)?;
+        let (place, bases) = (place as u32, &mut logged.bases);
+        let is_new = match noted {
+            Around::NoBaseAfter => bases.none.insert(place),
+            Around::BelowNow(_) if !bases.below.contains_key(&place) => false,
+            Around::Below(below) | Around::BelowNow(below) => bases.below.insert(place, below) != Some(below),
+        };
+        is_new.then_some(number)
     }
 
     /// Leaves an entry out of which nothing stands any more: the one after it stands for both.

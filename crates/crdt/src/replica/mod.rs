@@ -33,7 +33,7 @@ pub(crate) mod sweep;
 pub(crate) mod told;
 pub(crate) mod turn;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::command::event::Commit;
@@ -41,7 +41,7 @@ use crate::command::notice::MergeReport;
 use crate::command::op::{Command, RangeOp, Txn};
 use crate::command::reply::{RangeReply, Refusal, TxnReply};
 use crate::command::tally::Tally;
-use crate::entry::Head;
+use crate::entry::{Bases, Head};
 use crate::merge::book::RuleBook;
 use crate::merge::rules::ENGINE;
 use crate::replica::definitions::Schemas;
@@ -183,6 +183,7 @@ impl Replica {
             }
             Input::Release => self.release_hold(&mut turn),
         }
+        turn.effects.head_changed |= std::mem::take(&mut self.journal.is_more_unsaid);
         turn.effects
     }
 
@@ -342,7 +343,23 @@ impl Replica {
             sent: self.marks.iter().map(|(member, upto)| (member, upto.cloned())).collect(),
             restamped: state.restamped,
             past: self.membership.past,
+            left: self.left(),
+            bases: self.unsaid_bases(),
         }
+    }
+
+    /// The records of entries that left the log, where something in it stands for them.
+    fn left(&self) -> Vec<u64> {
+        let Some(replication) = &self.replication else { return vec![] };
+        let left = self.journal.left.iter().filter(|(_, left)| replication.log.get(left.dot).is_some());
+        left.map(|(number, _)| *number).collect()
+    }
+
+    /// What the head is to say of records that do not say it yet.
+    fn unsaid_bases(&self) -> BTreeMap<u64, Bases> {
+        let Some(replication) = &self.replication else { return BTreeMap::new() };
+        let of = |number| Some((number, replication.log.by_number(number)?.bases.clone()));
+        self.journal.unsaid().filter_map(of).collect()
     }
 
     /// The names of this replica.

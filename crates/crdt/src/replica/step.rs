@@ -7,14 +7,14 @@
 //! last object that it saw, and would miss what else changed at that one. Nobody reads a part of a step but who asks for
 //! one of these revisions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::command::event::Commit;
 use crate::command::notice::{Losses, MergeReport, Notice};
-use crate::entry::{Applied, Change, ChangeKind, Entry, EntryHead, Record};
+use crate::entry::{Applied, Bases, Change, ChangeKind, Entry, EntryHead, Record};
 use crate::merge::outcome::{self, MergeOutcome};
 use crate::merge::rules::Rules;
 use crate::merge::version::Version;
@@ -225,7 +225,15 @@ impl Replica {
             }
         }
         debug_assert!(entry.changes.iter().all(|change| *change == change.travelling()), "what is this replica's own");
-        self.open_up().log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0 });
+        self.open_up().log.push(Logged {
+            number,
+            entry: Arc::new(entry),
+            deps,
+            chain,
+            together,
+            written_over: 0,
+            bases: Bases::default(),
+        });
         self.origins.vector.advance(dot);
         self.origins.fresh.advance(dot);
         self.witness(turn, dot.origin, stamp);
@@ -339,6 +347,7 @@ impl Replica {
                 trimmed: false,
                 settled: false,
                 until,
+                bases: Bases::default(),
             };
             turn.effects.records.push(record.encode());
         }
@@ -419,7 +428,7 @@ fn last_places(changes: &[Change]) -> Vec<usize> {
     if changes.len() == 1 {
         return vec![0];
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut places: Vec<usize> = (0..changes.len())
         .rev()
         .filter(|place| seen.insert((changes[*place].keyspace, &changes[*place].key)))

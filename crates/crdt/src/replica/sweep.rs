@@ -6,12 +6,14 @@
 
 use bytes::Bytes;
 
-use crate::entry::{Change, ChangeKind, Record};
+use crate::entry::{Bases, Change, ChangeKind, Record};
 use crate::replica::Replica;
 use crate::store::sweep::Dead;
-use crate::words::id::Dot;
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
+
+/// From how many records on of which the head says what they do not say yet these are to be written anew.
+const UNSAID_PER_SWEEP: usize = 256;
 
 /// What one slice of sweeping did.
 #[derive(Debug, Default)]
@@ -48,15 +50,21 @@ impl Replica {
             dead.push(grave);
         }
         if is_trimmed {
-            dead.extend(std::mem::take(&mut self.journal.outdated));
+            let log = self.replication.as_ref().map(|replication| &replication.log);
+            dead.extend(self.journal.next_anew(log));
         }
         dead.sort_unstable();
         dead.dedup();
         Sweep { dead, done: is_swept && !waits }
     }
 
-    /// Lets those records go that were left out of the log, where the record of what stands for them says so on disk, and where
-    /// nothing is in the log that stood beside them. Has the others written anew. Tells whether some of these are left.
+    /// Whether the head says much that records are to say: it is written with each group.
+    pub fn wants_sweep(&self) -> bool {
+        self.journal.unsaid.len() + self.journal.left.len() >= UNSAID_PER_SWEEP
+    }
+
+    /// Lets those records go that were left out of the log, where the record of what stands for them says so on disk. Has the
+    /// others written anew. Tells whether some of these are left.
     fn release_left(&mut self) -> bool {
         let log = self.replication.as_ref().map(|replication| &replication.log);
         let (state, journal) = (&mut self.state, &mut self.journal);
@@ -67,11 +75,6 @@ impl Replica {
                 left.told = stands;
                 journal.outdated.extend(stands);
                 waits = true;
-                return true;
-            }
-            let is_kept = |dot: &Dot| log.is_some_and(|log| log.has(*dot));
-            left.beside.retain(is_kept);
-            if !left.beside.is_empty() {
                 return true;
             }
             journal.held.remove(gone);
@@ -89,14 +92,14 @@ impl Replica {
         };
         let number = decoded.number;
         if let Some(logged) = self.log().and_then(|log| log.by_number(number)) {
-            let head = Some(logged.entry.head.clone());
-            if decoded.head == head {
+            let head = self.journal.renewed.get(&number).or(decoded.head.as_ref()).cloned();
+            if decoded.head == head && decoded.bases == logged.bases {
                 return Some(record.clone());
             }
-            return Some(Record { head, ..decoded }.encode());
+            return Some(Record { head, bases: logged.bases.clone(), ..decoded }.encode());
         }
         if self.journal.left.contains_key(&number) {
-            // What stands for it may not say so on disk yet, or a start needs it.
+            // What stands for it may not say so on disk yet.
             return Some(record.clone());
         }
         let revision = decoded.revision;
@@ -110,6 +113,7 @@ impl Replica {
             return Some(record.clone());
         }
         decoded.trimmed = true;
+        decoded.bases = Bases::default();
         (after > 0).then(|| decoded.encode())
     }
 

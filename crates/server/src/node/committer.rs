@@ -90,6 +90,7 @@ struct After {
     revision: Revision,
     /// `None` when there is nothing to store.
     head: Option<Bytes>,
+    wants_sweep: bool,
 }
 
 impl Applied {
@@ -204,6 +205,7 @@ impl Committer {
             next_number: replica.next_number(),
             revision: replica.revision(),
             head: changed.then(|| replica.head().encode()),
+            wants_sweep: replica.wants_sweep(),
         };
         engine.admission.note_spaces(&replica);
         if applied.remote_entries > 0 {
@@ -261,6 +263,9 @@ impl Committer {
         self.handed_on += 1;
         let bytes = applied.records.iter().map(Bytes::len).sum();
         self.sweeper.note_group(self.handed_on, applied.records.len(), bytes, applied.compacted);
+        if after.wants_sweep {
+            self.sweeper.begin();
+        }
         let first = after.next_number - applied.records.len() as u64;
         engine.pipe.flush(Flush {
             group: after.head.map(|head| Group { first, records: applied.records, head }),

@@ -23,11 +23,16 @@ impl<'a> Again<'a> {
 
     /// What a key was after a record that put it. Where that cannot be told, [`Self::finish`] says so.
     pub(super) fn recorded(&mut self, number: u64, keyspace: Keyspace, key: &[u8]) -> Option<Recorded> {
-        let found = self.live(number, keyspace, key);
+        let found = self.found(number, keyspace, key);
         if found.is_none() {
             self.missing.get_or_insert(number);
         }
-        found.map(|live| Recorded { live, number })
+        found
+    }
+
+    /// The same where it may be told otherwise.
+    pub(super) fn found(&mut self, number: u64, keyspace: Keyspace, key: &[u8]) -> Option<Recorded> {
+        self.live(number, keyspace, key).map(|live| Recorded { live, number })
     }
 
     fn live(&mut self, number: u64, keyspace: Keyspace, key: &[u8]) -> Option<Live> {

@@ -141,6 +141,8 @@ impl Loader {
             steps,
             is_gone: record.trimmed,
             together: record.until.is_some(),
+            has_left: false,
+            bases: record.bases.clone(),
         })
     }
 

@@ -1,13 +1,12 @@
 //! What is kept for the sake of other members: the log and the windows, rebuilt from the records behind its beginning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::boot::restore::again::Again;
 use crate::boot::restore::damage::Damage;
-use crate::entry::{Entry, Head, OriginHead};
+use crate::entry::{Bases, Below, Entry, Head, OriginHead};
 use crate::merge::version::Version;
-use crate::merge::windows::KeyWindow;
 use crate::replica::Replica;
 use crate::replica::acks::Acks;
 use crate::replica::log::Logged;
@@ -52,73 +51,73 @@ pub(super) struct Candidate {
     pub(super) steps: Vec<Transition>,
     /// Whether it is there only as history: it was in the log no more. It then says what its keys were before it.
     pub(super) is_gone: bool,
+    /// Whether it is to leave the log again: no record says yet what stands for it.
+    pub(super) has_left: bool,
     /// Whether it was applied together with others.
     pub(super) together: bool,
+    /// What its record says of bases.
+    pub(super) bases: Bases,
 }
 
 /// What a key was before one of its versions that the log may need, or before one that is in it no more.
 struct Station {
-    /// Its record.
-    number: u64,
     /// The one that is in the log no more: it was left out, or has settled.
     gone: Option<Dot>,
-    /// Whether it says what the key was after the version before it, which came in the same step.
-    ends_step: bool,
-    /// Whether it left, and says that: the version before it does not.
-    hides_end: bool,
     /// The record that holds what the key was, if it was there.
     before: Option<u64>,
+    /// What lies below it, where that was noted: something left before it.
+    below: Option<Below>,
+}
+
+/// What lies below a version.
+struct Found {
+    /// As it was noted when something left.
+    noted: Option<Below>,
+    /// The record that holds what the key was shown as before.
+    shown: Option<u64>,
+}
+
+/// The versions behind which something is gone that lies below all that is kept. Where it was not noted that it left, it has settled,
+/// and all before it with it.
+fn settled_ends(stations: &[Station], versions: &[Version], common: &VersionVector) -> BTreeSet<Dot> {
+    let (mut ends, mut count, mut has_settled) = (BTreeSet::new(), 0, false);
+    for Station { gone, below, .. } in stations {
+        let Some(gone) = gone else {
+            if has_settled && *below != Some(Below::NoBase) {
+                ends.extend(versions[..count].last().map(|version| version.dot));
+            }
+            (count, has_settled) = (count + 1, false);
+            continue;
+        };
+        has_settled |= common.contains(*gone) && versions[count..].iter().all(|version| version.descends_from(*gone));
+    }
+    if has_settled {
+        ends.extend(versions[..count].last().map(|version| version.dot));
+    }
+    ends
 }
 
 /// The record of what a key was before the first station that followed `count` versions: below those that are kept. That is not
 /// what the key was after the last of these versions. Other versions, which settled and left the log earlier, may have come between.
 ///
-/// What is gone lies below a window where all members have it, and all that is kept descends from it. It is a common point
-/// then, and what it left is a base like any other. The journal does not tell whether it settled or was left out: whatever
-/// stood for it may have changed nothing here, and may have settled with other keys, so that the log begins behind both.
-fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &VersionVector) -> Option<u64> {
+/// What is gone lies below a window where all members have it, and all that is kept descends from it. It may have settled. Or it was
+/// left out: then the first version behind it is alone in its segment, and hides what lies below it, or it says what that is.
+fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &VersionVector) -> Found {
     let is_below = |dot: Dot| common.contains(dot) && kept.iter().all(|version| version.descends_from(dot));
-    let mut versions = 0;
-    for station in stations {
-        if versions == count && !station.gone.is_some_and(is_below) {
-            return station.before;
-        }
-        versions += usize::from(station.gone.is_none());
-    }
-    None
-}
-
-/// A version after which its key is no base.
-struct Unfit {
-    version: Dot,
-    /// What is gone and lies before it, and the record that tells.
-    gone: Dot,
-    number: u64,
-}
-
-/// The versions after which the key is no base: something lies before them that is gone, that they do not stand on, and
-/// that is no common point below all behind them. A later version that stands on it ends that. Or something that is gone told what
-/// the key was after their step.
-fn unfit_ends(stations: &[Station], open: &KeyWindow, common: &VersionVector) -> Vec<Unfit> {
-    let (versions, mut unfit, mut count) = (open.window.versions(), vec![], 0);
-    for station in stations {
-        let Some(gone) = station.gone else {
-            count += 1;
+    let (mut versions, mut known) = (0, None);
+    for Station { gone, before, below } in stations {
+        if versions < count {
+            versions += usize::from(gone.is_none());
             continue;
-        };
-        let behind = versions.iter().enumerate().skip(count);
-        let is_below = |from: usize| common.contains(gone) && versions[from..].iter().all(|v| v.descends_from(gone));
-        let beside = behind.take_while(|(_, version)| !version.descends_from(gone));
-        let of = |version: &Version| Unfit { version: version.dot, gone, number: station.number };
-        unfit.extend(beside.filter(|(at, _)| !is_below(at + 1)).map(|(_, version)| of(version)));
-        let ended = count.checked_sub(1).filter(|_| station.ends_step && !is_below(count));
-        unfit.extend(ended.and_then(|ended| versions.get(ended)).map(of));
-        if station.hides_end {
-            let untold = versions[..count].iter().rev().take_while(|version| !open.is_noted(version.dot));
-            unfit.extend(untold.map(of));
+        }
+        if !gone.is_some_and(is_below) {
+            known = known.or(Some(before));
+        }
+        if gone.is_none() {
+            return Found { noted: below, shown: known.flatten() };
         }
     }
-    unfit
+    Found { noted: None, shown: known.flatten() }
 }
 
 /// What lies before the log that a head tells of.
@@ -136,6 +135,8 @@ struct Rebuilt {
     reached: VersionVector,
     /// Of the keys that may have a window. A store may hold a million others.
     stations: BTreeMap<(Keyspace, Key), Vec<Station>>,
+    /// The versions after which a key is no base.
+    no_bases: BTreeMap<(Keyspace, Key), BTreeSet<Dot>>,
 }
 
 impl Rebuilt {
@@ -149,7 +150,7 @@ impl Rebuilt {
             kept.begins.insert(origin.origin, state);
         }
         let reached = kept.base.clone();
-        Self { kept, reached, stations: BTreeMap::new() }
+        Self { kept, reached, stations: BTreeMap::new(), no_bases: BTreeMap::new() }
     }
 
     /// Learns of which keys the log may hold versions.
@@ -160,7 +161,7 @@ impl Rebuilt {
 
     /// Takes the next entry that may belong into the log.
     fn take(&mut self, replica: &mut Replica, candidate: Candidate) -> Result<(), Damage> {
-        let Candidate { number, dot, entry, steps, is_gone, together, .. } = candidate;
+        let Candidate { number, dot, entry, steps, is_gone, has_left, together, bases, .. } = candidate;
         let own = replica.identity.origin();
         let origin = dot.origin;
         let known = self.reached.get(origin);
@@ -172,9 +173,10 @@ impl Rebuilt {
                 // settled with it, so the step ends with them.
                 let ended = after.filter(|_| dot.seq <= known);
                 let windows = &mut self.kept.windows;
-                let ends_step = ended.is_some_and(|After(number)| windows.note_unless_noted(keyspace, &key, number));
-                let hides_end = ended.is_none() && after.is_some() && !windows.is_newest_noted(keyspace, &key);
-                stations.push(Station { number, gone: Some(dot), ends_step, hides_end, before });
+                if let Some(After(number)) = ended {
+                    windows.note_unless_noted(keyspace, &key, number);
+                }
+                stations.push(Station { gone: Some(dot), before, below: None });
             }
             return Ok(());
         };
@@ -191,8 +193,16 @@ impl Rebuilt {
         state.chain = chain;
         let deps = Arc::clone(&state.deps);
         self.reached.advance(dot);
-        for (step, change) in steps.into_iter().zip(entry.net()) {
+        for (place, (step, change)) in (0..).zip(steps.into_iter().zip(entry.net())) {
             let Transition { keyspace, key, before, after } = step;
+            if has_left {
+                self.stations.entry((keyspace, key)).or_default().push(Station {
+                    gone: Some(dot),
+                    before,
+                    below: None,
+                });
+                continue;
+            }
             let version = Version::new(&entry.head, Arc::clone(&deps), change);
             let windows = &mut self.kept.windows;
             // On what is found when all stations are known.
@@ -200,10 +210,13 @@ impl Rebuilt {
             if let Some(After(number)) = after {
                 windows.note(keyspace, &key, number);
             }
-            let station = Station { number, gone: None, ends_step: false, hides_end: false, before };
+            if bases.none.contains(&place) {
+                self.no_bases.entry((keyspace, key.clone())).or_default().insert(dot);
+            }
+            let station = Station { gone: None, before, below: bases.below.get(&place).copied() };
             self.stations.entry((keyspace, key)).or_default().push(station);
         }
-        self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0 });
+        self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0, bases });
         Ok(())
     }
 }
@@ -238,11 +251,26 @@ pub(super) fn restore(
     for number in stood_for(&mut candidates) {
         replica.state.dead.change(number);
     }
+    let mut left = vec![];
+    for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_gone && candidate.entry.is_some()) {
+        candidate.has_left = head.left.binary_search(&candidate.number).is_ok();
+        left.extend(candidate.has_left.then_some((candidate.number, candidate.dot)));
+    }
+    for candidate in &mut candidates {
+        if let Some(bases) = head.bases.get(&candidate.number) {
+            candidate.bases = bases.clone();
+            replica.journal.unsaid.insert(candidate.number);
+        }
+    }
     rebuilt.expect(&candidates);
     for candidate in candidates {
         rebuilt.take(replica, candidate)?;
     }
-    let Rebuilt { mut kept, reached, stations, .. } = rebuilt;
+    let Rebuilt { mut kept, reached, stations, mut no_bases } = rebuilt;
+    for (number, dot) in left {
+        kept.log.leave_out(dot);
+        replica.journal.leave(number, dot);
+    }
     if reached != head.vector {
         return Err(Damage::State { what: "entries that members may lack" });
     }
@@ -256,16 +284,20 @@ pub(super) fn restore(
     let mut floor = head.floor;
     common.iter().for_each(|dot| floor.advance(dot));
     for ((keyspace, key), stations) in stations {
-        if let Some(open) = kept.windows.get(keyspace, &key) {
-            let unfit = unfit_ends(&stations, open, &common);
-            for Unfit { version, gone, number } in &unfit {
-                replica.journal.stays(*number, *gone, *version);
-            }
-            let unfit = unfit.into_iter().map(|unfit| unfit.version).collect();
+        if let Some(mut unfit) = no_bases.remove(&(keyspace, key.clone())) {
+            let versions = kept.windows.get(keyspace, &key).map(|open| open.window.versions()).unwrap_or_default();
+            let ends = settled_ends(&stations, versions, &common);
+            unfit.retain(|dot| !ends.contains(dot));
             kept.windows.forget_notes(keyspace, &key, &unfit);
         }
-        let base =
-            |count, kept: &[Version]| again.recorded(base_after(stations, count, kept, &common)?, keyspace, &key);
+        let base = |count, kept: &[Version]| {
+            let Found { noted, shown } = base_after(stations, count, kept, &common);
+            match noted {
+                Some(Below::Base(None)) => None,
+                Some(Below::Base(Some(number))) if let Some(found) = again.found(number, keyspace, &key) => Some(found),
+                _ => again.recorded(shown?, keyspace, &key),
+            }
+        };
         let held = kept.floor_of_rules(keyspace, &key, &floor);
         kept.windows.settle_known(keyspace, &key, held.as_ref().unwrap_or(&floor), base);
         if held.is_some() {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::entry::{Change, ChangeKind, CodecError, Entry, EntryHead, OriginHead, Record};
+use crate::entry::{Bases, Change, ChangeKind, CodecError, Entry, EntryHead, OriginHead, Record};
 use crate::words::fence::VectorPart;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace, Place};
@@ -153,7 +153,17 @@ fn vector_from_wire(dots: &[ChunkDot]) -> VersionVector {
 
 /// A record that is none of the journal's: it only carries changes.
 fn carrier(head: Option<EntryHead>, changes: Vec<Change>) -> Record {
-    Record { number: 0, revision: None, head, changes, outcomes: vec![], trimmed: false, settled: false, until: None }
+    Record {
+        number: 0,
+        revision: None,
+        head,
+        changes,
+        outcomes: vec![],
+        trimmed: false,
+        settled: false,
+        until: None,
+        bases: Bases::default(),
+    }
 }
 
 /// A settled key as a change.

@@ -9,7 +9,7 @@ use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk, change_of};
 use crate::boot::snapshot::rebase::Lost;
 use crate::boot::snapshot::recovery;
 use crate::command::notice::{MergeReport, Notice};
-use crate::entry::{Applied, Change, CodecError, Entry, OriginHead, Past, Record};
+use crate::entry::{Applied, Bases, Change, CodecError, Entry, OriginHead, Past, Record};
 use crate::merge::rules::{ENGINE, UnknownRules};
 use crate::replica::Replica;
 use crate::replica::log::Log;
@@ -390,6 +390,7 @@ impl Replica {
                 trimmed: true,
                 settled: true,
                 until: None,
+                bases: Bases::default(),
             };
             turn.effects.records.push(record.encode());
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use eddy_crdt::merge::{Json, KeyWindow, Rules, Version, Window, Windows};
+use eddy_crdt::merge::{KeyWindow, Version, Window, Windows};
 use eddy_crdt::{Birth, Chain, Commit, Dot, Key, Keyspace, Live, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use super::host::Checkpoint;
@@ -135,32 +135,13 @@ pub fn marks(shadow: &Shadow) -> BTreeSet<Bytes> {
 /// What those keys begin with.
 pub const MARK: &[u8] = b"~mark/";
 
-/// A window, and the record that holds its base.
+/// A window on its base.
 #[derive(Clone, Default)]
 pub struct OnBase {
     window: Window,
-    number: Option<u64>,
 }
 
 impl OnBase {
-    /// Whether its first version made the key, and all others stand on that: to its maker the key was not there.
-    fn is_made(&self) -> bool {
-        self.window.versions().split_first().is_some_and(|(first, others)| {
-            first.incarnation.dot == first.dot && others.iter().all(|other| other.descends_from(first.dot))
-        })
-    }
-
-    /// What each of its versions holds that stands on the base alone, and behind it those hold that stand on that one.
-    fn over_base(&self) -> Vec<Vec<Option<Bytes>>> {
-        let versions = self.window.versions();
-        let is_over_base = |version: &&Version| !versions.iter().any(|below| version.descends_from(below.dot));
-        let on = |first: &Version| -> Vec<Option<Bytes>> {
-            let above = versions.iter().filter(|version| version.descends_from(first.dot));
-            [first].into_iter().chain(above).map(|version| version.value().cloned()).collect()
-        };
-        versions.iter().filter(is_over_base).map(on).collect()
-    }
-
     /// What its first versions make of its base, where the others are those of a later window. What that replica has left out of its
     /// log counts for nothing.
     fn below(&self, later: &Self, replica: &Replica, (keyspace, key): &(Keyspace, Key)) -> Option<Option<Live>> {
@@ -175,96 +156,27 @@ impl OnBase {
 }
 
 pub fn windows(replica: &Replica) -> BTreeMap<(Keyspace, Key), OnBase> {
-    let on_base = |open: &KeyWindow| OnBase { window: open.window.clone(), number: open.base_number };
+    let on_base = |open: &KeyWindow| OnBase { window: open.window.clone() };
     let windows = replica.windows().into_iter().flat_map(Windows::iter);
     windows.map(|(keyspace, key, open)| ((keyspace, key.clone()), on_base(open))).collect()
 }
 
-/// What objects hold in one field; nothing where the first one does not have it.
-fn part_of<'a>(objects: &[&'a Json], name: &str) -> Option<Vec<&'a Json>> {
-    let (first, others) = objects.split_first()?;
-    Some([first.get(name)?].into_iter().chain(others.iter().filter_map(|other| other.get(name))).collect())
-}
-
-/// Whether each field in which two objects differ was written over. Of each of these the first one wrote something else than either
-/// has there, or another wrote something else than the first one: what that wrote is hidden then, if it wrote the field at all.
-/// Where objects have counters they may have added to a number, and then each is in what follows.
-fn differ_where_all_wrote(one: &Json, other: &Json, writers: &[Vec<&Json>], has_counters: bool) -> bool {
-    let (Some(fields), Some(others)) = (one.as_map(), other.as_map()) else { return one == other };
-    let names: BTreeSet<_> = fields.iter().chain(others.iter()).map(|(name, _)| name).collect();
-    names.into_iter().all(|name| match (one.get(name), other.get(name)) {
-        (Some(one), Some(other)) if one.as_map().is_some() && other.as_map().is_some() => {
-            let writers: Vec<Vec<&Json>> = writers.iter().filter_map(|writers| part_of(writers, name)).collect();
-            differ_where_all_wrote(one, other, &writers, has_counters)
-        }
-        (Some(Json::Number(one)), Some(Json::Number(other))) if has_counters => one == other,
-        (one, other) => {
-            let is_written_over = |writers: &Vec<&Json>| {
-                let mut says = writers.iter().map(|writer| writer.get(name));
-                let first = says.next().flatten();
-                first != one && first != other || says.any(|above| above != first)
-            };
-            one == other || writers.iter().all(is_written_over)
-        }
-    })
-}
-
-/// Whether two bases of a client's key differ in nothing that a version above them lets through. Of a value that is no object that
-/// is nothing but the incarnation. How often a base was written shows nowhere: a merge counts from its heads.
-/// `rules` are those by which what is above them is merged.
-fn are_alike(
-    (keyspace, key): &(Keyspace, Key),
-    found: &Live,
-    before: &Live,
-    over_base: &[Vec<Option<Bytes>>],
-    rules: &Rules,
-) -> bool {
-    let is_of_one = (found.incarnation, found.lease) == (before.incarnation, before.lease);
-    // What deletes the key says nothing of a field.
-    if over_base.iter().any(|values| values[0].is_none()) {
-        return false;
-    }
-    let are_objects_alike = || {
-        let of = |values: &Vec<Option<Bytes>>| values.iter().flatten().map(|value| Json::parse(value)).collect();
-        let writers: Option<Vec<Vec<Json>>> = over_base.iter().map(of).collect();
-        let objects = Json::parse(&found.value).zip(Json::parse(&before.value)).zip(writers);
-        let is_alike = |((found, before), writers): ((Json, Json), Vec<Vec<Json>>)| {
-            let kind = found.get("kind").and_then(Json::as_str);
-            let has_counters = rules.counters.iter().any(|counter| Some(&counter.kind[..]) == kind);
-            let writers: Vec<Vec<&Json>> = writers.iter().map(|values| values.iter().collect()).collect();
-            differ_where_all_wrote(&found, &before, &writers, has_counters)
-        };
-        objects.is_some_and(is_alike)
-    };
-    let is_object = Rules::default().is_kubernetes(*keyspace, key);
-    *keyspace == Keyspace::Client && is_of_one && (!is_object || are_objects_alike())
-}
-
-/// A start finds the base again on which the same versions stood before, or what those made of it that stand there no more. Or a
-/// later one: what a version left that all have, and that was left out. Of a field that was written over since, it may
-/// find what was shown, which is not what a merge without the versions that left makes of it.
+/// A start finds the base again on which the same versions stood before, or what those made of it that stand there no more.
 pub fn bases(replica: &Replica, found: &Checkpoint, expected: &Checkpoint) -> Result<(), String> {
     for (key, open) in &found.windows {
-        let (versions, base) = (open.window.versions(), open.window.base());
-        // A delete that all have and that was left out has no record whose number could tell that it is later.
-        let is_deleted = base.is_none() && open.is_made();
+        let base = open.window.base();
         // What is kept alive is there although what settled says that it expired: a lease, or a key under one.
         let is_lease = key.0 == Keyspace::System && key.1.starts_with(b"l");
         let is_kept_alive = is_lease || base.is_some_and(|base| base.lease.is_some());
-        let Some(before) = expected.windows.get(key).filter(|_| !is_kept_alive && !is_deleted) else { continue };
-        let was_all_there = before.window.versions() == versions;
-        let Some(below) = before.below(open, replica, key).filter(|_| !was_all_there || before.number >= open.number)
-        else {
+        let Some(before) = expected.windows.get(key).filter(|_| !is_kept_alive) else { continue };
+        // What lies below a version that all others stand on counts for nothing.
+        let hides = open.window.versions().split_first();
+        if hides.is_some_and(|(first, others)| others.iter().all(|other| other.descends_from(first.dot))) {
             continue;
-        };
-        let over_base = open.over_base();
-        let number = versions.iter().map(|version| version.rules).min().unwrap_or_default();
-        let rules = replica.rules().of(number);
-        let are_alike = |(found, before)| are_alike(key, found, before, &over_base, rules);
-        if !base.zip(below.as_ref()).is_some_and(are_alike) {
-            let dots: Vec<Dot> = versions.iter().map(|version| version.dot).collect();
-            same(&base.cloned(), &below, format_args!("base of {key:?} below {dots:?} after a restart"))?;
         }
+        let Some(below) = before.below(open, replica, key) else { continue };
+        let dots: Vec<Dot> = open.window.versions().iter().map(|version| version.dot).collect();
+        same(&base.cloned(), &below, format_args!("base of {key:?} below {dots:?} after a restart"))?;
     }
     Ok(())
 }

@@ -232,7 +232,7 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// rules had gone for it. Then the record was gone that told what a key was after a step, and a start took nothing for it. Then a
 /// member that had lost its disk began from a copy in doubt, and was sure of what that had written. In the last one the oracle did
 /// not see that what differs in two bases was hidden.
-const FOUND_BY_RULES: [u64; 30] = [
+const FOUND_BY_RULES: [u64; 38] = [
     62,
     884,
     1_078,
@@ -263,6 +263,14 @@ const FOUND_BY_RULES: [u64; 30] = [
     290_021_928,
     300_006_366,
     300_011_293,
+    300_147_456,
+    300_156_554,
+    310_003_202,
+    310_003_226,
+    310_024_230,
+    300_148_082,
+    300_148_732,
+    300_161_545,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
