@@ -87,7 +87,7 @@ pub struct Head {
     pub restamped: Option<Revision>,
     /// Whether peers may know more of this replica than it does.
     pub past: Past,
-    /// The numbers of records whose entries have left the log, although no record says yet what stands for them.
+    /// The numbers of records whose entries have left the log, in order. The record of what stands for one may not say so yet.
     pub left: Vec<u64>,
     /// What records are to say of bases that do not say it themselves yet, by their numbers.
     pub bases: BTreeMap<u64, Bases>,

@@ -158,20 +158,13 @@ impl Windows {
         }
     }
 
-    /// The same where that is not noted yet. Tells whether it is now.
-    pub fn note_unless_noted(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) -> bool {
-        let is_new = !self.is_newest_noted(keyspace, key);
-        if is_new {
+    /// The same where that is not noted yet.
+    pub fn note_unless_noted(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) {
+        let Some(open) = self.get(keyspace, key) else { return };
+        let newest = open.window.versions().last().map(|newest| newest.dot);
+        if open.numbers.last().map(|(noted, _)| *noted) != newest {
             self.note(keyspace, key, number);
         }
-        is_new
-    }
-
-    /// Whether it is noted what the key is after the newest version, or there is none.
-    pub fn is_newest_noted(&self, keyspace: Keyspace, key: &[u8]) -> bool {
-        let Some(open) = self.get(keyspace, key) else { return true };
-        let newest = open.window.versions().last().map(|newest| newest.dot);
-        open.numbers.last().map(|(noted, _)| *noted) == newest
     }
 
     /// Settles one window. Returns the record that it no longer rests on, if any, and whether versions under the floor

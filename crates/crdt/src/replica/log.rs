@@ -87,7 +87,12 @@ impl Log {
 
     /// Whether it has the entry of that name, not one that stands for it.
     pub fn has(&self, dot: Dot) -> bool {
-        self.get(dot).is_some_and(|logged| logged.entry.head.dot == dot)
+        self.of_that_name(dot).is_some()
+    }
+
+    /// The entry of that name, not one that stands for it.
+    fn of_that_name(&self, dot: Dot) -> Option<&Logged> {
+        self.get(dot).filter(|logged| logged.entry.head.dot == dot)
     }
 
     /// Whether a vector ends between entries: none stands for one that it covers together with one that it does not.
@@ -207,7 +212,7 @@ impl Log {
 
     /// Notes what is known of the bases of a key around that entry. Tells the entry's record where something is new.
     pub fn note_bases(&mut self, dot: Dot, keyspace: Keyspace, key: &[u8], noted: Around) -> Option<u64> {
-        let number = self.get(dot).filter(|logged| logged.entry.head.dot == dot)?.number;
+        let number = self.of_that_name(dot)?.number;
         let logged = self.entries.get_mut(&number)?;
         let net = logged.entry.net();
         let place = net.iter().position(|change| change.keyspace == keyspace && change.key == key)?;

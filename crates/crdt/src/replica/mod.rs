@@ -343,16 +343,9 @@ impl Replica {
             sent: self.marks.iter().map(|(member, upto)| (member, upto.cloned())).collect(),
             restamped: state.restamped,
             past: self.membership.past,
-            left: self.left(),
+            left: self.journal.left.keys().copied().collect(),
             bases: self.unsaid_bases(),
         }
-    }
-
-    /// The records of entries that left the log, where something in it stands for them.
-    fn left(&self) -> Vec<u64> {
-        let Some(replication) = &self.replication else { return vec![] };
-        let left = self.journal.left.iter().filter(|(_, left)| replication.log.get(left.dot).is_some());
-        left.map(|(number, _)| *number).collect()
     }
 
     /// What the head is to say of records that do not say it yet.

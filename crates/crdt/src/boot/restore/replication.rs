@@ -77,22 +77,28 @@ struct Found {
     shown: Option<u64>,
 }
 
+/// Whether all members have that, and all that is kept stands on it.
+fn is_below(dot: Dot, kept: &[Version], common: &VersionVector) -> bool {
+    common.contains(dot) && kept.iter().all(|version| version.descends_from(dot))
+}
+
 /// The versions behind which something is gone that lies below all that is kept. Where it was not noted that it left, it has settled,
 /// and all before it with it.
 fn settled_ends(stations: &[Station], versions: &[Version], common: &VersionVector) -> BTreeSet<Dot> {
-    let (mut ends, mut count, mut has_settled) = (BTreeSet::new(), 0, false);
+    let (mut ends, mut rest, mut last, mut has_settled) = (BTreeSet::new(), versions, None, false);
     for Station { gone, below, .. } in stations {
-        let Some(gone) = gone else {
-            if has_settled && *below != Some(Below::NoBase) {
-                ends.extend(versions[..count].last().map(|version| version.dot));
-            }
-            (count, has_settled) = (count + 1, false);
+        if let Some(gone) = gone {
+            has_settled |= is_below(*gone, rest, common);
             continue;
-        };
-        has_settled |= common.contains(*gone) && versions[count..].iter().all(|version| version.descends_from(*gone));
+        }
+        if has_settled && *below != Some(Below::NoBase) {
+            ends.extend(last);
+        }
+        has_settled = false;
+        last = rest.split_off_first().map(|version| version.dot);
     }
     if has_settled {
-        ends.extend(versions[..count].last().map(|version| version.dot));
+        ends.extend(last);
     }
     ends
 }
@@ -103,14 +109,13 @@ fn settled_ends(stations: &[Station], versions: &[Version], common: &VersionVect
 /// What is gone lies below a window where all members have it, and all that is kept descends from it. It may have settled. Or it was
 /// left out: then the first version behind it is alone in its segment, and hides what lies below it, or it says what that is.
 fn base_after(stations: Vec<Station>, count: usize, kept: &[Version], common: &VersionVector) -> Found {
-    let is_below = |dot: Dot| common.contains(dot) && kept.iter().all(|version| version.descends_from(dot));
     let (mut versions, mut known) = (0, None);
     for Station { gone, before, below } in stations {
         if versions < count {
             versions += usize::from(gone.is_none());
             continue;
         }
-        if !gone.is_some_and(is_below) {
+        if !gone.is_some_and(|gone| is_below(gone, kept, common)) {
             known = known.or(Some(before));
         }
         if gone.is_none() {

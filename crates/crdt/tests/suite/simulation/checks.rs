@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use eddy_crdt::merge::{KeyWindow, Version, Window, Windows};
+use eddy_crdt::merge::{Version, Window, Windows};
 use eddy_crdt::{Birth, Chain, Commit, Dot, Key, Keyspace, Live, Origin, Replica, ReplicaId, Revision, VersionVector};
 
 use super::host::Checkpoint;
@@ -135,47 +135,44 @@ pub fn marks(shadow: &Shadow) -> BTreeSet<Bytes> {
 /// What those keys begin with.
 pub const MARK: &[u8] = b"~mark/";
 
-/// A window on its base.
-#[derive(Clone, Default)]
-pub struct OnBase {
-    window: Window,
+/// What a window's first versions make of its base, where the others are those of a later window. What that replica has left out of
+/// its log counts for nothing.
+fn below(
+    window: &Window,
+    later: &Window,
+    replica: &Replica,
+    (keyspace, key): &(Keyspace, Key),
+) -> Option<Option<Live>> {
+    let left = |dot| replica.log().and_then(|log| log.get(dot)).is_some_and(|logged| logged.entry.head.dot != dot);
+    let kept: Vec<&Version> = window.versions().iter().filter(|version| !left(version.dot)).collect();
+    let (settled, others) = kept.split_at_checked(kept.len().checked_sub(later.versions().len())?)?;
+    let mut first = Window::new(window.base().cloned());
+    settled.iter().for_each(|version| first.add((*version).clone()));
+    let is_later = others.iter().copied().eq(later.versions());
+    is_later.then(|| first.outcome(replica.rules(), *keyspace, key).live)
 }
 
-impl OnBase {
-    /// What its first versions make of its base, where the others are those of a later window. What that replica has left out of its
-    /// log counts for nothing.
-    fn below(&self, later: &Self, replica: &Replica, (keyspace, key): &(Keyspace, Key)) -> Option<Option<Live>> {
-        let left = |dot| replica.log().and_then(|log| log.get(dot)).is_some_and(|logged| logged.entry.head.dot != dot);
-        let kept: Vec<&Version> = self.window.versions().iter().filter(|version| !left(version.dot)).collect();
-        let (settled, others) = kept.split_at_checked(kept.len().checked_sub(later.window.versions().len())?)?;
-        let mut window = Window::new(self.window.base().cloned());
-        settled.iter().for_each(|version| window.add((*version).clone()));
-        let is_later = others.iter().copied().eq(later.window.versions());
-        is_later.then(|| window.outcome(replica.rules(), *keyspace, key).live)
-    }
-}
-
-pub fn windows(replica: &Replica) -> BTreeMap<(Keyspace, Key), OnBase> {
-    let on_base = |open: &KeyWindow| OnBase { window: open.window.clone() };
+/// All windows.
+pub fn windows(replica: &Replica) -> BTreeMap<(Keyspace, Key), Window> {
     let windows = replica.windows().into_iter().flat_map(Windows::iter);
-    windows.map(|(keyspace, key, open)| ((keyspace, key.clone()), on_base(open))).collect()
+    windows.map(|(keyspace, key, open)| ((keyspace, key.clone()), open.window.clone())).collect()
 }
 
 /// A start finds the base again on which the same versions stood before, or what those made of it that stand there no more.
 pub fn bases(replica: &Replica, found: &Checkpoint, expected: &Checkpoint) -> Result<(), String> {
-    for (key, open) in &found.windows {
-        let base = open.window.base();
+    for (key, window) in &found.windows {
+        let base = window.base();
         // What is kept alive is there although what settled says that it expired: a lease, or a key under one.
         let is_lease = key.0 == Keyspace::System && key.1.starts_with(b"l");
         let is_kept_alive = is_lease || base.is_some_and(|base| base.lease.is_some());
         let Some(before) = expected.windows.get(key).filter(|_| !is_kept_alive) else { continue };
         // What lies below a version that all others stand on counts for nothing.
-        let hides = open.window.versions().split_first();
+        let hides = window.versions().split_first();
         if hides.is_some_and(|(first, others)| others.iter().all(|other| other.descends_from(first.dot))) {
             continue;
         }
-        let Some(below) = before.below(open, replica, key) else { continue };
-        let dots: Vec<Dot> = open.window.versions().iter().map(|version| version.dot).collect();
+        let Some(below) = below(before, window, replica, key) else { continue };
+        let dots: Vec<Dot> = window.versions().iter().map(|version| version.dot).collect();
         same(&base.cloned(), &below, format_args!("base of {key:?} below {dots:?} after a restart"))?;
     }
     Ok(())

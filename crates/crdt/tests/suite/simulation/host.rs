@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eddy_crdt::merge::ENGINE;
+use eddy_crdt::merge::{ENGINE, Window};
 use eddy_crdt::sync::{Exchange, Tuning};
 use eddy_crdt::{
     Birth, Commit, Identity, Installer, Key, Keyspace, Now, Origin, Replica, ReplicaId, Revision, VersionVector,
@@ -26,7 +26,7 @@ pub struct Checkpoint {
     pub shadow: Shadow,
     pub marks: u64,
     pub floor: VersionVector,
-    pub windows: BTreeMap<(Keyspace, Key), checks::OnBase>,
+    pub windows: BTreeMap<(Keyspace, Key), Window>,
 }
 
 impl Checkpoint {

@@ -230,9 +230,11 @@ const FOUND_HOT: [u64; 4] = [3_508, 5_844, 3_000_321, 7_000_026];
 /// disk was given up for a life of its key that is not shown. Then a start put a base back below a hidden write, which was none on
 /// top of that; the one that hid it wrote what was there then. In the next one the floor of a start was beyond the one of before, and
 /// rules had gone for it. Then the record was gone that told what a key was after a step, and a start took nothing for it. Then a
-/// member that had lost its disk began from a copy in doubt, and was sure of what that had written. In the last one the oracle did
-/// not see that what differs in two bases was hidden.
-const FOUND_BY_RULES: [u64; 38] = [
+/// member that had lost its disk began from a copy in doubt, and was sure of what that had written. Then the oracle did
+/// not see that what differs in two bases was hidden. In the last ones the base of a start was another than the one of before: what
+/// had left was in it; what settled was not, because its window had closed or had stood below what a crash brought back; or what
+/// was noted of that was old.
+const FOUND_BY_RULES: [u64; 39] = [
     62,
     884,
     1_078,
@@ -271,6 +273,7 @@ const FOUND_BY_RULES: [u64; 38] = [
     300_148_082,
     300_148_732,
     300_161_545,
+    310_060_156,
 ];
 
 /// Such seeds among absences: a mark at which no unit could end any more, after the disk was lost that it was made for. In 842 a
