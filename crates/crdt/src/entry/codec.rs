@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message;
+use prost::encoding::{decode_varint, encode_varint};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::entry::change::{Applied, Change, ChangeKind, is_version_number};
@@ -273,6 +274,47 @@ impl Bases {
             false => (below.place, Below::Base(below.number)),
         });
         Self { none: wire.none.into_iter().collect(), below: below.collect() }
+    }
+}
+
+/// What lies below a version, as one number.
+const NO_BASE: u64 = 0;
+const NOT_THERE: u64 = 1;
+
+impl Bases {
+    /// Writes it in few bytes.
+    pub(super) fn pack(&self, out: &mut Vec<u8>) {
+        encode_varint(self.none.len() as u64, out);
+        self.none.iter().for_each(|place| encode_varint((*place).into(), out));
+        encode_varint(self.below.len() as u64, out);
+        for (place, below) in &self.below {
+            encode_varint((*place).into(), out);
+            match below {
+                Below::NoBase => encode_varint(NO_BASE, out),
+                Below::Base(None) => encode_varint(NOT_THERE, out),
+                // Numbers begin with one.
+                Below::Base(Some(number)) => encode_varint(number.saturating_add(NOT_THERE), out),
+            }
+        }
+    }
+
+    /// Reads back what was written so, and leaves what follows.
+    pub(super) fn unpack(packed: &mut &[u8]) -> Result<Self, CodecError> {
+        let place = |packed: &mut &[u8]| u32::try_from(decode_varint(packed)?).map_err(|_| CodecError::Field("bases"));
+        let mut bases = Self::default();
+        for _ in 0..decode_varint(packed)? {
+            bases.none.insert(place(packed)?);
+        }
+        for _ in 0..decode_varint(packed)? {
+            let place = place(packed)?;
+            let below = match decode_varint(packed)? {
+                NO_BASE => Below::NoBase,
+                NOT_THERE => Below::Base(None),
+                number => Below::Base(Some(number - NOT_THERE)),
+            };
+            bases.below.insert(place, below);
+        }
+        Ok(bases)
     }
 }
 

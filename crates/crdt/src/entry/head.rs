@@ -1,9 +1,11 @@
 //! The head: the state of a replica beside its records, replaced with every flush.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use prost::encoding::{decode_varint, encode_varint};
 
 use crate::entry::codec::{self, CodecError, FORMAT, wire};
 use crate::entry::record::Bases;
@@ -87,10 +89,10 @@ pub struct Head {
     pub restamped: Option<Revision>,
     /// Whether peers may know more of this replica than it does.
     pub past: Past,
-    /// The numbers of records whose entries have left the log, in order. The record of what stands for one may not say so yet.
+    /// The numbers of records whose entries have left the log, in order, as long as these may be on disk.
     pub left: Vec<u64>,
     /// What records are to say of bases that do not say it themselves yet, by their numbers.
-    pub bases: BTreeMap<u64, Bases>,
+    pub bases: BTreeMap<u64, Arc<Bases>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -163,18 +165,12 @@ struct StoredHead {
     sent_to_others: Bytes,
     #[prost(message, repeated, tag = "23")]
     sent: Vec<StoredMark>,
-    #[prost(message, repeated, tag = "24")]
-    bases: Vec<StoredBasesOf>,
+    /// Each number as what it is above the one before, with what is said of it. These are many, and written with each group.
+    #[prost(bytes = "bytes", tag = "24")]
+    bases: Bytes,
+    /// Each as what it is above the one before.
     #[prost(uint64, repeated, tag = "25")]
     left: Vec<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct StoredBasesOf {
-    #[prost(uint64, tag = "1")]
-    number: u64,
-    #[prost(message, optional, tag = "2")]
-    bases: Option<wire::StoredBases>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -193,7 +189,7 @@ fn below(top: &VersionVector, vector: &VersionVector) -> Bytes {
         bytes.push(u8::from(vector.fence(fence.replica) == Some(fence)));
     }
     for dot in top.iter() {
-        prost::encoding::encode_varint(dot.seq.saturating_sub(vector.get(dot.origin)), &mut bytes);
+        encode_varint(dot.seq.saturating_sub(vector.get(dot.origin)), &mut bytes);
     }
     let is_beside = |part: &VectorPart| match part {
         VectorPart::Ended(fence) => top.fence(fence.replica) != Some(*fence),
@@ -202,7 +198,7 @@ fn below(top: &VersionVector, vector: &VersionVector) -> Bytes {
     for (replica, birth, number, is_fence) in vector.parts().filter(is_beside).map(VectorPart::numbers) {
         bytes.push(u8::from(is_fence));
         for number in [replica, birth, number] {
-            prost::encoding::encode_varint(number, &mut bytes);
+            encode_varint(number, &mut bytes);
         }
     }
     bytes.into()
@@ -224,7 +220,7 @@ fn from_below(top: &VersionVector, written: &[u8]) -> Result<VersionVector, Code
         }
     }
     for dot in top.iter() {
-        let missing = prost::encoding::decode_varint(&mut bytes)?;
+        let missing = decode_varint(&mut bytes)?;
         let seq = dot.seq.checked_sub(missing).ok_or(FIELD)?;
         if seq > 0 {
             vector.advance(Dot { seq, ..dot });
@@ -232,10 +228,30 @@ fn from_below(top: &VersionVector, written: &[u8]) -> Result<VersionVector, Code
     }
     while !bytes.is_empty() {
         let is_fence = flag(&mut bytes)?;
-        let mut number = || prost::encoding::decode_varint(&mut bytes);
+        let mut number = || decode_varint(&mut bytes);
         vector.extend([VectorPart::from_numbers(number()?, number()?, number()?, is_fence)]);
     }
     if below(top, &vector) == written { Ok(vector) } else { Err(FIELD) }
+}
+
+/// The numbers of which each was written as what it is above the one before.
+fn summed(above: Vec<u64>) -> Result<Vec<u64>, CodecError> {
+    let mut number = 0_u64;
+    let next = |above| {
+        number = number.checked_add(above).ok_or(CodecError::Field("left"))?;
+        Ok(number)
+    };
+    above.into_iter().map(next).collect()
+}
+
+/// What is said of bases, by the numbers of records.
+fn unpack_bases(mut packed: &[u8]) -> Result<BTreeMap<u64, Arc<Bases>>, CodecError> {
+    let (mut number, mut bases) = (0_u64, BTreeMap::new());
+    while !packed.is_empty() {
+        number = number.checked_add(decode_varint(&mut packed)?).ok_or(CodecError::Field("bases"))?;
+        bases.insert(number, Arc::new(Bases::unpack(&mut packed)?));
+    }
+    Ok(bases)
 }
 
 impl Head {
@@ -257,8 +273,14 @@ impl Head {
             member: member.get(),
             upto: upto.as_ref().map(|upto| below(&self.vector, upto)),
         });
-        let bases = self.bases.iter();
-        let bases = bases.map(|(number, bases)| StoredBasesOf { number: *number, bases: Some(bases.to_wire()) });
+        let (mut before, mut bases) = (0, Vec::with_capacity(8 * self.bases.len()));
+        for (number, of) in &self.bases {
+            encode_varint(number - before, &mut bases);
+            of.pack(&mut bases);
+            before = *number;
+        }
+        let mut before = 0;
+        let left = self.left.iter().map(|number| number - std::mem::replace(&mut before, *number));
         codec::seal(&StoredHead {
             format: FORMAT,
             cluster: self.identity.cluster.get(),
@@ -282,8 +304,8 @@ impl Head {
             sent: sent.collect(),
             restamped: self.restamped.map(Revision::get),
             past: self.past as u32,
-            bases: bases.collect(),
-            left: self.left.clone(),
+            left: left.collect(),
+            bases: bases.into(),
         })
     }
 
@@ -343,8 +365,8 @@ impl Head {
                 2 => Past::Doubtful,
                 _ => return Err(CodecError::Field("past")),
             },
-            bases: wire.bases.into_iter().filter_map(|of| Some((of.number, Bases::from_wire(of.bases?)))).collect(),
-            left: wire.left,
+            bases: unpack_bases(&wire.bases)?,
+            left: summed(wire.left)?,
             vector,
         })
     }

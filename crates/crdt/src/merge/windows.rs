@@ -343,16 +343,18 @@ fn below(all: &[Version], gone: &BTreeSet<Dot>, alone: &BTreeSet<Dot>, open: &Ke
     around
 }
 
-/// Which versions do not tell what the key was after their step, because the one that told it is gone.
+/// Which versions do not tell what the key was after their step, because what told it is gone, or what may have told it to a
+/// start: what it was after one that is no base is noted no more.
 fn untold(open: &KeyWindow, gone: &BTreeSet<Dot>) -> Vec<Dot> {
     let tells: BTreeSet<Dot> = open.numbers.iter().map(|(noted, _)| *noted).collect();
     let (mut before, mut untold): (Vec<Dot>, _) = (vec![], vec![]);
     for dot in open.window.versions().iter().map(|version| version.dot) {
-        match (tells.contains(&dot), gone.contains(&dot)) {
-            (true, true) => untold.append(&mut before),
-            (true, false) => before.clear(),
-            (false, true) => {}
-            (false, false) => before.push(dot),
+        if gone.contains(&dot) {
+            untold.append(&mut before);
+        } else if tells.contains(&dot) {
+            before.clear();
+        } else {
+            before.push(dot);
         }
     }
     untold

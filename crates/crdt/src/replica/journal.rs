@@ -23,6 +23,8 @@ pub(crate) struct Journal {
     /// Records of entries that were left out of the log. They go only after the records of what stands for them have
     /// been written anew.
     pub(crate) left: BTreeMap<u64, Left>,
+    /// Those of these that the last sweep let go: they may still be on disk.
+    pub(crate) let_go: BTreeSet<u64>,
     /// Records that do not say yet what they are to say of [bases](crate::entry::Bases): they are to be written anew. Until that is on
     /// disk the head says it.
     pub(crate) unsaid: BTreeSet<u64>,
@@ -50,6 +52,7 @@ impl Default for Journal {
             outdated: BTreeSet::new(),
             renewed: BTreeMap::new(),
             left: BTreeMap::new(),
+            let_go: BTreeSet::new(),
             unsaid: BTreeSet::new(),
             is_more_unsaid: false,
             unsaid_told: BTreeSet::new(),
@@ -64,6 +67,11 @@ impl Journal {
         self.unsaid.remove(&gone);
         self.is_more_unsaid = true;
         self.left.insert(gone, Left { dot, told: None });
+    }
+
+    /// The records of entries that left the log, as far as they may be on disk.
+    pub(crate) fn may_be_there(&self) -> BTreeSet<u64> {
+        self.left.keys().chain(&self.let_go).copied().collect()
     }
 
     /// The records for which the head says what they are to say of bases.

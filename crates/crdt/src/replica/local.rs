@@ -120,7 +120,7 @@ impl Replica {
             chain: self.origins.own.chain,
             together: false,
             written_over: 0,
-            bases: Bases::default(),
+            bases: None,
         };
         replication.log.push(logged);
         let touched: Vec<(Keyspace, Key)> = net.iter().map(|change| (change.keyspace, change.key.clone())).collect();

@@ -29,7 +29,7 @@ pub struct Logged {
     /// How many of its changes, from the first on, are known to be written over. What is so once stays so.
     pub written_over: usize,
     /// What its record is to say of bases.
-    pub bases: Bases,
+    pub bases: Option<Arc<Bases>>,
 }
 
 /// The place of an entry among its origin's.
@@ -216,7 +216,7 @@ impl Log {
         let logged = self.entries.get_mut(&number)?;
         let net = logged.entry.net();
         let place = net.iter().position(|change| change.keyspace == keyspace && change.key == key)?;
-        let (place, bases) = (place as u32, &mut logged.bases);
+        let (place, bases) = (place as u32, Arc::make_mut(logged.bases.get_or_insert_default()));
         let is_new = match noted {
             Around::NoBaseAfter => bases.none.insert(place),
             Around::BelowNow(_) if !bases.below.contains_key(&place) => false,

@@ -343,15 +343,15 @@ impl Replica {
             sent: self.marks.iter().map(|(member, upto)| (member, upto.cloned())).collect(),
             restamped: state.restamped,
             past: self.membership.past,
-            left: self.journal.left.keys().copied().collect(),
+            left: self.journal.may_be_there().into_iter().collect(),
             bases: self.unsaid_bases(),
         }
     }
 
     /// What the head is to say of records that do not say it yet.
-    fn unsaid_bases(&self) -> BTreeMap<u64, Bases> {
+    fn unsaid_bases(&self) -> BTreeMap<u64, Arc<Bases>> {
         let Some(replication) = &self.replication else { return BTreeMap::new() };
-        let of = |number| Some((number, replication.log.by_number(number)?.bases.clone()));
+        let of = |number| Some((number, replication.log.by_number(number)?.bases.clone()?));
         self.journal.unsaid().filter_map(of).collect()
     }
 

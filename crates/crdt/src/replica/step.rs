@@ -232,7 +232,7 @@ impl Replica {
             chain,
             together,
             written_over: 0,
-            bases: Bases::default(),
+            bases: None,
         });
         self.origins.vector.advance(dot);
         self.origins.fresh.advance(dot);

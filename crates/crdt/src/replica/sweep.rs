@@ -12,8 +12,10 @@ use crate::store::sweep::Dead;
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
 
-/// From how many records on of which the head says what they do not say yet these are to be written anew.
-const UNSAID_PER_SWEEP: usize = 256;
+/// From how many records on of which the head says what they do not say yet these are to be written anew. Fewer would write records
+/// of keys that are written over all the time anew each time: 256 took 2.6 times the bytes of 4,096 for a put to one of 1,000 keys
+/// while a member was away.
+const UNSAID_PER_SWEEP: usize = 4096;
 
 /// What one slice of sweeping did.
 #[derive(Debug, Default)]
@@ -37,6 +39,12 @@ impl Replica {
             .partition(|number| self.is_retained(*number));
         self.journal.held.extend(held);
         self.journal.graves.extend(graves);
+        if is_trimmed {
+            // What earlier sweeps told is no longer on disk.
+            dead.sort_unstable();
+            let held = &self.journal.held;
+            self.journal.let_go.retain(|gone| held.contains(gone) || dead.binary_search(gone).is_ok());
+        }
         while let Some(&grave) = self.journal.graves.first() {
             if self.is_retained(grave) {
                 self.journal.held.insert(grave);
@@ -79,6 +87,7 @@ impl Replica {
             }
             journal.held.remove(gone);
             state.dead.change(*gone);
+            journal.let_go.insert(*gone);
             false
         });
         waits
@@ -93,10 +102,11 @@ impl Replica {
         let number = decoded.number;
         if let Some(logged) = self.log().and_then(|log| log.by_number(number)) {
             let head = self.journal.renewed.get(&number).or(decoded.head.as_ref()).cloned();
-            if decoded.head == head && decoded.bases == logged.bases {
+            let bases = logged.bases.as_deref().cloned().unwrap_or_default();
+            if decoded.head == head && decoded.bases == bases {
                 return Some(record.clone());
             }
-            return Some(Record { head, bases: logged.bases.clone(), ..decoded }.encode());
+            return Some(Record { head, bases, ..decoded }.encode());
         }
         if self.journal.left.contains_key(&number) {
             // What stands for it may not say so on disk yet.

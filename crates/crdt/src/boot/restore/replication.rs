@@ -221,23 +221,24 @@ impl Rebuilt {
             let station = Station { gone: None, before, below: bases.below.get(&place).copied() };
             self.stations.entry((keyspace, key)).or_default().push(station);
         }
+        let bases = (bases != Bases::default()).then(|| Arc::new(bases));
         self.kept.log.push(Logged { number, entry: Arc::new(entry), deps, chain, together, written_over: 0, bases });
         Ok(())
     }
 }
 
-/// Finds the entries that later ones stand for, and marks them as gone. Their records were not trimmed yet; tells
-/// which these are.
-fn stood_for(candidates: &mut [Candidate]) -> Vec<u64> {
+/// Finds the entries that left the log for later ones whose records say that they stand for them, and marks them as gone. Tells which
+/// records these are. What did not leave stays: a peer may have sent it alone first, and then with what stands for it.
+fn stood_for(candidates: &mut [Candidate], left: &[u64]) -> Vec<u64> {
     let mut covered: BTreeMap<Origin, u64> = BTreeMap::new();
     let mut found = vec![];
     for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.is_gone) {
         let covered = covered.entry(candidate.dot.origin).or_insert(u64::MAX);
-        // One that stands for others as well stays when a later one stands for it alone: these two came from two members.
-        if candidate.first_seq >= *covered {
+        if candidate.first_seq >= *covered && left.binary_search(&candidate.number).is_ok() {
             candidate.is_gone = true;
             found.push(candidate.number);
         } else {
+            // What left before it goes only if its own record says so: that is what is to be read after it.
             *covered = candidate.first_seq;
         }
     }
@@ -253,8 +254,9 @@ pub(super) fn restore(
 ) -> Result<(), Damage> {
     let own = replica.identity.origin();
     let mut rebuilt = Rebuilt::begin(replica, before_the_log(&head), head.origins);
-    for number in stood_for(&mut candidates) {
+    for number in stood_for(&mut candidates, &head.left) {
         replica.state.dead.change(number);
+        replica.journal.let_go.insert(number);
     }
     let mut left = vec![];
     for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_gone && candidate.entry.is_some()) {
@@ -263,7 +265,7 @@ pub(super) fn restore(
     }
     for candidate in &mut candidates {
         if let Some(bases) = head.bases.get(&candidate.number) {
-            candidate.bases = bases.clone();
+            candidate.bases = Bases::clone(bases);
             replica.journal.unsaid.insert(candidate.number);
         }
     }

@@ -57,6 +57,8 @@ pub struct Up {
     pub untold: VecDeque<Commit>,
     pub dead: BTreeSet<u64>,
     pub tick_ms: Option<u64>,
+    /// Flushes since the last sweep.
+    pub unswept: u64,
 }
 
 /// One that fetches a snapshot, to begin or to begin anew.
@@ -99,6 +101,7 @@ pub struct Host {
     pub kept_births: usize,
     /// How much its replica settles in a turn; `None`: as much as by itself.
     pub settle_pace: Option<usize>,
+    pub flushes_per_sweep: u64,
     /// What clients have been told, since the last time it jumped.
     pub told: BTreeMap<Revision, Commit>,
     /// An older copy of the disk, with what its state was.
@@ -134,6 +137,7 @@ impl Host {
             tuning: plan.tuning,
             kept_births: plan.kept_births,
             settle_pace: plan.settle_pace(place),
+            flushes_per_sweep: plan.flushes_per_sweep,
             told: BTreeMap::new(),
             backup: None,
             expected: None,
@@ -222,6 +226,7 @@ impl Host {
             untold: VecDeque::new(),
             dead: BTreeSet::new(),
             tick_ms: None,
+            unswept: 0,
         }));
     }
 }

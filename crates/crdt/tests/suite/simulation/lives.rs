@@ -13,6 +13,7 @@ use super::builds::NEWER_ENGINE;
 use super::checks;
 use super::host::{Checkpoint, Fetching, Host, Life};
 
+use super::unswept;
 use super::world::{Event, Outcome, World};
 use crate::support::build;
 use crate::support::checks::{ensure, same};
@@ -128,12 +129,15 @@ impl World {
             self.begin_fetching(host, None, None);
             return Ok(());
         }
-        let nobody = Identity {
-            ordinal: 0,
-            ..Head::decode(place.disk.durable.head.as_ref().unwrap_or(&Bytes::new()))
-                .map_err(|e| e.to_string())?
-                .identity
-        };
+        let head =
+            Head::decode(place.disk.durable.head.as_ref().unwrap_or(&Bytes::new())).map_err(|e| e.to_string())?;
+        if !head.left.is_empty() {
+            self.coverage.count(unswept::LEFT);
+        }
+        if !head.bases.is_empty() {
+            self.coverage.count(unswept::BASES);
+        }
+        let nobody = Identity { ordinal: 0, ..head.identity };
         let mut loaded = place.disk.durable.load_by(place.engine, now, nobody);
         if matches!(loaded, Err(Damage::Rules(_))) && place.engine == ENGINE {
             // Its operator puts the newer build back.

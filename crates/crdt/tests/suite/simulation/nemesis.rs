@@ -110,6 +110,8 @@ pub struct Plan {
     pub kept_births: usize,
     /// Whether some of the members settle very little in a turn.
     pub settles_slowly: bool,
+    /// How many flushes are between two sweeps, unless the replica wants one.
+    pub flushes_per_sweep: u64,
     /// After how many milliseconds what happens.
     pub acts: Vec<(u64, Act)>,
 }
@@ -128,6 +130,7 @@ impl Default for Plan {
             rules: false,
             kept_births: KEPT_BIRTHS,
             settles_slowly: false,
+            flushes_per_sweep: 1,
             acts: vec![],
         }
     }

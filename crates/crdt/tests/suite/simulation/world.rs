@@ -336,7 +336,8 @@ impl World {
     }
 
     pub fn flushed(&mut self, host: usize) -> Outcome {
-        let Host { life: Life::Up(up), disk, told, expected, instead, .. } = &mut self.hosts[host] else {
+        let Host { life: Life::Up(up), disk, told, expected, instead, flushes_per_sweep, .. } = &mut self.hosts[host]
+        else {
             return Ok(());
         };
         let Some((count, state)) = up.flight.take() else { return Ok(()) };
@@ -357,9 +358,13 @@ impl World {
             checks::history(&up.replica, disk, told)?;
         }
         // What a compaction hid goes in slices.
-        let slice = self.rng.random_range(0..20);
-        let is_trimmed = up.dead.is_empty();
-        up.dead.extend(up.replica.sweep(slice, is_trimmed).dead);
+        up.unswept += 1;
+        if up.unswept >= *flushes_per_sweep || up.replica.wants_sweep() {
+            up.unswept = 0;
+            let slice = self.rng.random_range(0..20);
+            let is_trimmed = up.dead.is_empty();
+            up.dead.extend(up.replica.sweep(slice, is_trimmed).dead);
+        }
         let (mut trimmed, mut later) = (vec![], vec![]);
         for _ in 0..self.rng.random_range(0..20) {
             let Some(number) = up.dead.pop_first() else { break };
