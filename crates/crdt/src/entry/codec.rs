@@ -115,26 +115,9 @@ pub(super) mod wire {
         pub until: Option<u64>,
         #[prost(uint32, tag = "16")]
         pub rules: u32,
-        #[prost(message, optional, tag = "17")]
-        pub bases: Option<StoredBases>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct StoredBases {
-        #[prost(uint32, repeated, tag = "1")]
-        pub none: Vec<u32>,
-        #[prost(message, repeated, tag = "2")]
-        pub below: Vec<StoredBelow>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct StoredBelow {
-        #[prost(uint32, tag = "1")]
-        pub place: u32,
-        #[prost(uint64, optional, tag = "2")]
-        pub number: Option<u64>,
-        #[prost(bool, tag = "3")]
-        pub is_no_base: bool,
+        /// As in heads; empty where there is nothing to say.
+        #[prost(bytes = "bytes", tag = "17")]
+        pub bases: Bytes,
     }
 }
 
@@ -259,24 +242,6 @@ impl Change {
     }
 }
 
-impl Bases {
-    pub(super) fn to_wire(&self) -> wire::StoredBases {
-        let below = self.below.iter().map(|(place, below)| match below {
-            Below::Base(number) => wire::StoredBelow { place: *place, number: *number, is_no_base: false },
-            Below::NoBase => wire::StoredBelow { place: *place, number: None, is_no_base: true },
-        });
-        wire::StoredBases { none: self.none.iter().copied().collect(), below: below.collect() }
-    }
-
-    pub(super) fn from_wire(wire: wire::StoredBases) -> Self {
-        let below = wire.below.into_iter().map(|below| match below.is_no_base {
-            true => (below.place, Below::NoBase),
-            false => (below.place, Below::Base(below.number)),
-        });
-        Self { none: wire.none.into_iter().collect(), below: below.collect() }
-    }
-}
-
 /// What lies below a version, as one number.
 const NO_BASE: u64 = 0;
 const NOT_THERE: u64 = 1;
@@ -296,6 +261,17 @@ impl Bases {
                 Below::Base(Some(number)) => encode_varint(number.saturating_add(NOT_THERE), out),
             }
         }
+    }
+
+    fn packed(&self) -> Bytes {
+        let mut packed = vec![];
+        self.pack(&mut packed);
+        packed.into()
+    }
+
+    fn from_packed(mut packed: &[u8]) -> Result<Self, CodecError> {
+        let bases = Self::unpack(&mut packed)?;
+        if packed.is_empty() { Ok(bases) } else { Err(CodecError::Field("bases")) }
     }
 
     /// Reads back what was written so, and leaves what follows.
@@ -347,7 +323,7 @@ impl Record {
             settled: self.settled,
             until: self.until,
             rules: head.map_or(0, |head| head.rules),
-            bases: (self.bases != Bases::default()).then(|| self.bases.to_wire()),
+            bases: if self.bases == Bases::default() { Bytes::new() } else { self.bases.packed() },
         };
         seal(&wire)
     }
@@ -383,7 +359,7 @@ impl Record {
             trimmed: wire.trimmed,
             settled: wire.settled,
             until: wire.until,
-            bases: wire.bases.map(Bases::from_wire).unwrap_or_default(),
+            bases: if wire.bases.is_empty() { Bases::default() } else { Bases::from_packed(&wire.bases)? },
         })
     }
 }

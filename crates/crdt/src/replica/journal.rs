@@ -23,7 +23,7 @@ pub(crate) struct Journal {
     /// Records of entries that were left out of the log. They go only after the records of what stands for them have
     /// been written anew.
     pub(crate) left: BTreeMap<u64, Left>,
-    /// Those of these that the last sweep let go: they may still be on disk.
+    /// Records of such entries that sweeps have let go since, and that may still be on disk.
     pub(crate) let_go: BTreeSet<u64>,
     /// Records that do not say yet what they are to say of [bases](crate::entry::Bases): they are to be written anew. Until that is on
     /// disk the head says it.
@@ -69,9 +69,11 @@ impl Journal {
         self.left.insert(gone, Left { dot, told: None });
     }
 
-    /// The records of entries that left the log, as far as they may be on disk.
-    pub(crate) fn may_be_there(&self) -> BTreeSet<u64> {
-        self.left.keys().chain(&self.let_go).copied().collect()
+    /// The records of entries that left the log, in order, as far as they may be on disk.
+    pub(crate) fn may_be_there(&self) -> Vec<u64> {
+        let mut numbers: Vec<u64> = self.left.keys().chain(&self.let_go).copied().collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// The records for which the head says what they are to say of bases.

@@ -216,10 +216,14 @@ impl Log {
         let logged = self.entries.get_mut(&number)?;
         let net = logged.entry.net();
         let place = net.iter().position(|change| change.keyspace == keyspace && change.key == key)?;
-        let (place, bases) = (place as u32, Arc::make_mut(logged.bases.get_or_insert_default()));
+        let place = place as u32;
+        let is_noted = logged.bases.as_ref().is_some_and(|bases| bases.below.contains_key(&place));
+        if matches!(noted, Around::BelowNow(_)) && !is_noted {
+            return None;
+        }
+        let bases = Arc::make_mut(logged.bases.get_or_insert_default());
         let is_new = match noted {
             Around::NoBaseAfter => bases.none.insert(place),
-            Around::BelowNow(_) if !bases.below.contains_key(&place) => false,
             Around::Below(below) | Around::BelowNow(below) => bases.below.insert(place, below) != Some(below),
         };
         is_new.then_some(number)

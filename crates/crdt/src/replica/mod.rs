@@ -343,7 +343,7 @@ impl Replica {
             sent: self.marks.iter().map(|(member, upto)| (member, upto.cloned())).collect(),
             restamped: state.restamped,
             past: self.membership.past,
-            left: self.journal.may_be_there().into_iter().collect(),
+            left: self.journal.may_be_there(),
             bases: self.unsaid_bases(),
         }
     }

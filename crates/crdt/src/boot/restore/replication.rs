@@ -238,7 +238,7 @@ fn stood_for(candidates: &mut [Candidate], left: &[u64]) -> Vec<u64> {
             candidate.is_gone = true;
             found.push(candidate.number);
         } else {
-            // What left before it goes only if its own record says so: that is what is to be read after it.
+            // Not the lower one of both: what left before this one is read as well, unless this one's record stands for it.
             *covered = candidate.first_seq;
         }
     }

@@ -307,7 +307,7 @@ const FOUND_LOSSY: [u64; 9] =
 
 /// Such seeds among schedules with few sweeps. The first three found faults that were planted: a head that says nothing of bases, one
 /// that does not name what has left, and a start that does not see what had settled. Then what left had told a start what a key was
-/// after a step, though that is no base. In the next one a start took out what had come alone and then with what stands for it. In the
+/// after a step, though that is no base. In the next two a start took out what had come alone and then with what stands for it. In the
 /// last ones a first mend of that kept what stood on an entry that it took out.
 const FOUND_UNSWEPT: [u64; 8] =
     [320_000_046, 320_000_986, 320_003_902, 320_008_982, 320_009_389, 320_038_392, 320_040_349, 320_041_871];
