@@ -89,6 +89,8 @@ pub struct Head {
     pub restamped: Option<Revision>,
     /// Whether peers may know more of this replica than it does.
     pub past: Past,
+    /// The copy of a disk that its state goes back to, named by the birth under which that was first doubted.
+    pub lineage: Option<Origin>,
     /// The numbers of records whose entries have left the log, in order, as long as these may be on disk.
     pub left: Vec<u64>,
     /// What records are to say of bases that do not say it themselves yet, by their numbers.
@@ -166,6 +168,10 @@ struct StoredHead {
     #[prost(message, repeated, tag = "23")]
     sent: Vec<StoredMark>,
     /// Each number as what it is above the one before, with what is said of it. These are many, and written with each group.
+    #[prost(fixed64, optional, tag = "26")]
+    lineage_replica: Option<u64>,
+    #[prost(fixed64, optional, tag = "27")]
+    lineage_birth: Option<u64>,
     #[prost(bytes = "bytes", tag = "24")]
     bases: Bytes,
     /// Each as what it is above the one before.
@@ -304,6 +310,8 @@ impl Head {
             sent: sent.collect(),
             restamped: self.restamped.map(Revision::get),
             past: self.past as u32,
+            lineage_replica: self.lineage.map(|origin| origin.replica.get()),
+            lineage_birth: self.lineage.map(|origin| origin.birth.get()),
             left: left.collect(),
             bases: bases.into(),
         })
@@ -365,6 +373,10 @@ impl Head {
                 2 => Past::Doubtful,
                 _ => return Err(CodecError::Field("past")),
             },
+            lineage: wire
+                .lineage_replica
+                .zip(wire.lineage_birth)
+                .map(|(replica, birth)| Origin { replica: ReplicaId::new(replica), birth: Birth::new(birth) }),
             bases: unpack_bases(&wire.bases)?,
             left: summed(wire.left)?,
             vector,

@@ -52,7 +52,9 @@ pub(crate) fn silent_of_key(
         let ended: Vec<bool> = places.iter().map(|at| ends(*at) && may_go(*at)).collect();
         let base = base.as_ref().filter(|(of, object)| *of == incarnation && object.is_like(like));
         let (base, is_whole) = (base.map(|(_, object)| object), places.len() == versions.len());
-        let among: Vec<bool> = places.iter().map(|at| among[*at]).collect();
+        // Without one where several come together, what is no object may be all that the others stand on. They cannot be merged on that.
+        let may_leave = |at: usize| among[at] && (is_whole || graph.continuation(at).is_some());
+        let among: Vec<bool> = places.iter().map(|at| may_leave(*at)).collect();
         let of_object = silent::Versions { base, all: &all, among: &among, ended: &ended, is_whole, by };
         let silent = silent::silent(&of_object, |at, later| stands_for(places[at], places[later]));
         // What cannot be replayed is kept.

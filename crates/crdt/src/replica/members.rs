@@ -29,6 +29,9 @@ pub(crate) struct Membership {
     pub(crate) joining: bool,
     /// Whether peers may know more of this replica than it does.
     pub(crate) past: Past,
+    /// Which copy of a disk its state goes back to, named by the birth under which that was first doubted. What goes back to two of
+    /// them does not fit together: what one let go of, the other may never have had. `None`: all goes back to what was never doubted.
+    pub(crate) lineage: Option<Origin>,
     /// The members that were met since this replica doubts its disk.
     pub(crate) met: BTreeSet<ReplicaId>,
     /// What members are known to have written.
@@ -44,6 +47,7 @@ impl Default for Membership {
             acks: Acks::default(),
             joining: false,
             past: Past::default(),
+            lineage: None,
             met: BTreeSet::new(),
             heard: Heard::default(),
             kept_births: KEPT_BIRTHS,

@@ -343,6 +343,7 @@ impl Replica {
             sent: self.marks.iter().map(|(member, upto)| (member, upto.cloned())).collect(),
             restamped: state.restamped,
             past: self.membership.past,
+            lineage: self.membership.lineage,
             left: self.journal.may_be_there(),
             bases: self.unsaid_bases(),
         }

@@ -27,6 +27,7 @@ impl Replica {
         self.origins.fresh = self.origins.vector.clone();
         self.marks = Marks::after(self.marks.version(), &self.origins.vector);
         self.membership.past = Past::Doubtful;
+        self.membership.lineage = Some(self.identity.origin());
         self.membership.met.clear();
         self.announce(turn, self.identity.replica, birth);
         // Revisions behind those that are here may have been seen, also such of spaces behind this one.

@@ -79,6 +79,7 @@ fn messages() -> Vec<Message> {
         begins: vector(&[dot(4, 5, 1)]),
         empty: true,
         doubtful: true,
+        lineage: Some(dot(1, 2, 1).origin),
         revision: Revision::new(5 << 32),
         rules: Rules { counters: counters("apps/v1/Deployment:.spec.replicas:min=0").unwrap(), ..Rules::default() },
         founded: Rules::default(),

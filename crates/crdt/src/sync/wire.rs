@@ -123,6 +123,8 @@ pub struct WireHello {
     pub marks: u64,
     #[prost(bytes = "bytes", tag = "13")]
     pub founded: Bytes,
+    #[prost(message, optional, tag = "14")]
+    pub lineage: Option<WireOrigin>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

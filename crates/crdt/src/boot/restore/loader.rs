@@ -293,7 +293,7 @@ impl Loader {
         replica.state = state;
         replica.journal.next_number = head.next_number;
         replica.clock = Clock::starting_at(head.stamp);
-        replica.membership.past = head.past;
+        (replica.membership.past, replica.membership.lineage) = (head.past, head.lineage);
         restore(&mut replica, head, self.candidates, Again::new(again))?;
         Ok(replica)
     }

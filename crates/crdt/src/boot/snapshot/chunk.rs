@@ -31,6 +31,8 @@ pub struct SnapshotChunk {
     pub giver: Origin,
     /// Whether the giver doubts its disk. Then the receiver doubts what it gets.
     pub doubtful: bool,
+    /// The copy of a disk that its state goes back to, see [`crate::Head::lineage`].
+    pub lineage: Option<Origin>,
     /// What every member is known to have.
     pub floor: VersionVector,
     /// The giver's newest revision.
@@ -128,6 +130,10 @@ struct ChunkMessage {
     giver_birth: u64,
     #[prost(bool, tag = "10")]
     doubtful: bool,
+    #[prost(fixed64, optional, tag = "11")]
+    lineage_replica: Option<u64>,
+    #[prost(fixed64, optional, tag = "12")]
+    lineage_birth: Option<u64>,
 }
 
 fn dot_to_wire(dot: Dot) -> ChunkDot {
@@ -187,6 +193,8 @@ fn encode(chunk: &SnapshotChunk) -> Bytes {
         giver: chunk.giver.replica.get(),
         giver_birth: chunk.giver.birth.get(),
         doubtful: chunk.doubtful,
+        lineage_replica: chunk.lineage.map(|origin| origin.replica.get()),
+        lineage_birth: chunk.lineage.map(|origin| origin.birth.get()),
         keys: carrier(None, keys).encode(),
         entries: chunk.entries.iter().map(|e| carrier(Some(e.head.clone()), e.changes.clone()).encode()).collect(),
         settled: chunk
@@ -224,6 +232,10 @@ fn decode(bytes: &Bytes) -> Result<SnapshotChunk, CodecError> {
         base: wire.base.into_iter().map(origin).collect::<Result<_, CodecError>>()?,
         giver: Origin { replica: ReplicaId::new(wire.giver), birth: Birth::new(wire.giver_birth) },
         doubtful: wire.doubtful,
+        lineage: wire
+            .lineage_replica
+            .zip(wire.lineage_birth)
+            .map(|(replica, birth)| Origin { replica: ReplicaId::new(replica), birth: Birth::new(birth) }),
         floor: vector_from_wire(&wire.floor),
         revision: Revision::new(wire.revision),
         keys: Record::decode(wire.keys)?.changes.into_iter().map(key).collect::<Result<_, _>>()?,

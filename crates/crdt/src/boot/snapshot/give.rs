@@ -32,6 +32,7 @@ impl Replica {
             base: self.origin_heads(),
             giver: self.identity.origin(),
             doubtful: self.membership.past == Past::Doubtful,
+            lineage: self.membership.lineage,
             floor: self.floor().clone(),
             revision: self.state.revision,
             keys: vec![],

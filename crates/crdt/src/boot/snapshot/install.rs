@@ -24,7 +24,7 @@ use crate::store::state::Position;
 use crate::store::system::AnnouncedBirth;
 use crate::words::chain::Chain;
 use crate::words::clock::Now;
-use crate::words::id::{Dot, Identity, Origin};
+use crate::words::id::{Dot, Identity, Origin, ReplicaId};
 use crate::words::key::{Keyspace, Place};
 use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
@@ -83,6 +83,7 @@ pub struct Installer {
     revision: Option<Revision>,
     giver: Option<Origin>,
     doubtful: bool,
+    lineage: Option<Origin>,
     keys: Vec<SettledKey>,
     pub(super) entries: Vec<Entry>,
     settled: BTreeMap<Dot, Vec<u32>>,
@@ -110,6 +111,7 @@ impl Installer {
             revision: None,
             giver: None,
             doubtful: false,
+            lineage: None,
             keys: vec![],
             entries: vec![],
             settled: BTreeMap::new(),
@@ -127,7 +129,7 @@ impl Installer {
             return Err(InstallError::Moved);
         }
         self.floor = chunk.floor;
-        (self.giver, self.doubtful) = (Some(chunk.giver), chunk.doubtful);
+        (self.giver, self.doubtful, self.lineage) = (Some(chunk.giver), chunk.doubtful, chunk.lineage);
         self.revision = self.revision.max(Some(chunk.revision));
         self.keys.extend(chunk.keys);
         self.entries.extend(chunk.entries);
@@ -163,12 +165,14 @@ impl Installer {
             // Another one was announced meanwhile.
             _ => replica.next_birth(identity.replica, identity.birth),
         };
+        replica.membership.lineage = self.lineage;
         let (mut refused_of_others, mut unknown) = (vec![], vec![]);
         if let Some(old) = old {
             unknown = recovery::forgotten(&replica, old);
-            let refused = replica.keep_others(&mut turn, old);
+            let refused = replica.keep_others(&mut turn, self.giver, old);
             // What stands on what was written in doubt is refused with it, and its maker may have lost it.
-            let is_doubted = refused.iter().any(|lost| replica.is_of_doubt(lost.entry.head.dot.origin, old));
+            let is_doubted = replica.may_have_left(self.giver, old)
+                || refused.iter().any(|lost| replica.is_of_doubt(lost.entry.head.dot.origin, old));
             let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(|lost| {
                 let maker = lost.entry.head.dot.origin;
                 let is_present = replica.membership.members.is_present(maker.replica);
@@ -295,9 +299,19 @@ impl Replica {
         old.membership.past == Past::Doubtful && newest.is_some_and(|newest| newest < origin.birth)
     }
 
+    /// Whether what an older copy of a disk has, and the giver lacks, may have left elsewhere. The member acknowledged later entries,
+    /// which are not on the copy. Where a third member knew them, it let go of what only those two had and these stand for. The
+    /// giver must not get that under its name.
+    fn may_have_left(&self, giver: Option<Origin>, old: &Replica) -> bool {
+        let is_third = |id: ReplicaId| id != self.identity.replica && giver.is_none_or(|giver| giver.replica != id);
+        let mut members = self.membership.members.iter().filter(|member| !member.removed);
+        let is_copy = old.membership.past == Past::Doubtful && old.membership.lineage != self.membership.lineage;
+        is_copy && members.any(|member| is_third(member.id))
+    }
+
     /// Takes over entries that the giver lacks: those of others, and those under older births of its own. Perhaps no
     /// other replica has them. Returns the entries that do not fit, because the others went on without them.
-    fn keep_others(&mut self, turn: &mut Turn, old: &Replica) -> Vec<Lost> {
+    fn keep_others(&mut self, turn: &mut Turn, giver: Option<Origin>, old: &Replica) -> Vec<Lost> {
         let (replica, origin) = (self.identity.replica, old.identity.origin());
         // The old state may be a copy from before a birth that others know of. What that birth acknowledged lets them
         // settle what the copy lacks.
@@ -311,7 +325,8 @@ impl Replica {
             dot.origin != origin && !self.origins.vector.contains(dot)
         });
         let lacking: Vec<Entry> = lacking.map(|logged| Entry::clone(&logged.entry)).collect();
-        let is_sure = !lacking.iter().any(|entry| self.is_of_doubt(entry.head.dot.origin, old));
+        let may_have_left = self.may_have_left(giver, old);
+        let is_sure = !may_have_left && !lacking.iter().any(|entry| self.is_of_doubt(entry.head.dot.origin, old));
         if was_heard_of
             && !is_outlived
             && is_sure
@@ -334,6 +349,7 @@ impl Replica {
             let counts = was_heard_of || self.membership.members.is_present(dot.origin.replica);
             if counts
                 && !is_outlived
+                && !may_have_left
                 && !self.is_of_doubt(dot.origin, old)
                 && self.admit(replica, &logged.entry).is_ok()
             {

@@ -33,8 +33,10 @@ impl Replica {
     pub(super) fn write_again(&mut self, turn: &mut Turn, lost: Vec<Lost>) -> Vec<MergeReport> {
         let mut given_up = vec![];
         let mut firsts: BTreeMap<Origin, u64> = BTreeMap::new();
-        for dot in lost.iter().map(|lost| lost.entry.head.dot) {
-            firsts.entry(dot.origin).or_insert(dot.seq);
+        for head in lost.iter().map(|lost| &lost.entry.head) {
+            // What began a key may have left; what stands for it is here.
+            let unknown = head.first_seq.max(self.origins.vector.get(head.dot.origin).saturating_add(1));
+            firsts.entry(head.dot.origin).or_insert(unknown.min(head.dot.seq));
         }
         let own = self.identity.replica;
         // It has a birth and a space since that come after these. Rules that were lost may have the number of others.
@@ -150,7 +152,7 @@ impl Replica {
         of_it.map(|version| version.stamp).max().unwrap_or(incarnation.stamp)
     }
 
-    /// Whether what is there is itself a lost write that was made again: what follows it there follows it here.
+    /// Whether what is there is itself a lost write to a system key that was made again: what follows it there follows it here.
     fn is_again(&self, present: &Live, lost_incarnation: bool) -> bool {
         lost_incarnation && present.incarnation.dot.origin == self.identity.origin()
     }

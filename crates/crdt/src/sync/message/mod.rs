@@ -51,6 +51,8 @@ pub struct Hello {
     pub empty: bool,
     /// Whether it may have lost something that it had.
     pub doubtful: bool,
+    /// The copy of a disk that its state goes back to, see [`crate::Head::lineage`].
+    pub lineage: Option<Origin>,
     /// Its newest revision, which tells the revision space it uses.
     pub revision: Revision,
     /// The newest rules of merging that it knows of, in use or declared, whether this build has their engine or not.

@@ -16,10 +16,15 @@ use crate::words::chain::Chain;
 use crate::words::id::Dot;
 use crate::words::vector::VersionVector;
 
-/// Whether the peer is in doubt of its disk and this replica is not. Then the peer begins anew from what is here, if it
+/// Whether the peer is in doubt of its disk and this replica is not, or less so. Then the peer begins anew from what is here, if it
 /// takes this replica for a member at all. What is here stays as it is.
 fn begins_anew_from(replica: &Replica, durable: &VersionVector, hello: &Hello) -> bool {
-    hello.doubtful && replica.membership.past != Past::Doubtful && !durable.is_empty()
+    let (ours, theirs) = (replica.membership.lineage, hello.lineage);
+    let yields = match replica.membership.past {
+        Past::Doubtful => theirs.is_some() && theirs < ours,
+        Past::Known | Past::Founded => theirs.is_none() || theirs != ours,
+    };
+    hello.doubtful && yields && !durable.is_empty()
 }
 
 /// Whether this replica lacks something that it once had, by what the peer says. It must begin anew from what the peer
@@ -33,8 +38,12 @@ fn has_lost_a_disk(replica: &Replica, hello: &Hello) -> bool {
             goes_on_under_a_newer_birth(&hello.vector, own) && !hello.doubtful && !replica.vector().is_empty()
         }
         Past::Founded => hello.vector.iter().chain(replica.vector().iter()).any(an_older_birth),
-        // One that is in doubt as well knows no better.
-        Past::Doubtful => !hello.empty && !hello.doubtful,
+        // One that is in doubt as well knows no better, but what goes back to two copies does not fit together: one of both lineages
+        // goes on. Two of one lineage have told each other nothing but what stands.
+        Past::Doubtful => {
+            let (ours, theirs) = (replica.membership.lineage, hello.lineage);
+            !hello.empty && if hello.doubtful { theirs > ours } else { theirs != ours }
+        }
     }
 }
 

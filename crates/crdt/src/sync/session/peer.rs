@@ -62,6 +62,7 @@ pub(super) fn hello(replica: &Replica, durable: &VersionVector) -> Hello {
         begins: replica.floor().clone(),
         empty: durable.is_empty(),
         doubtful: replica.membership.past == Past::Doubtful,
+        lineage: replica.membership.lineage,
         revision: replica.revision(),
         // What the schemas of custom resources say comes with the entries.
         rules: Rules { custom: Customs::default(), ..replica.rules().newest().clone() },

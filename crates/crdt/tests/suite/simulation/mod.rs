@@ -18,6 +18,7 @@ mod absences;
 mod builds;
 mod checks;
 mod clients;
+mod copies;
 mod crowd;
 mod edits;
 mod faults;
@@ -179,6 +180,20 @@ fn wherever_a_crash_falls_between_two_sweeps_the_head_says_what_records_do_not()
     }
 }
 
+/// How many schedules of older copies of disks a plain `cargo test` runs; `EDDY_SIM_COPIES` says otherwise.
+const COPIES: u64 = 400;
+
+#[test]
+fn whichever_copies_of_disks_come_back_what_left_for_the_sake_of_others_stays_left() {
+    let count = env("EDDY_SIM_COPIES", COPIES);
+    let coverage = sweep(env("EDDY_SIM_SEED", 1), count, copies::plan);
+    println!("{count} schedules: {coverage:#?}");
+    for what in ["restored disks", "begun anew"].into_iter().filter(|_| count >= COPIES) {
+        let met = coverage.0.get(what).copied().unwrap_or_default();
+        assert!(met >= count, "{count} schedules met only {met} {what}");
+    }
+}
+
 #[test]
 fn whatever_befalls_a_cluster_it_becomes_equal_and_nothing_is_lost() {
     half(0);
@@ -308,9 +323,23 @@ const FOUND_LOSSY: [u64; 9] =
 /// Such seeds among schedules with few sweeps. The first three found faults that were planted: a head that says nothing of bases, one
 /// that does not name what has left, and a start that does not see what had settled. Then what left had told a start what a key was
 /// after a step, though that is no base. In the next two a start took out what had come alone and then with what stands for it. In the
-/// last ones a first mend of that kept what stood on an entry that it took out.
-const FOUND_UNSWEPT: [u64; 8] =
-    [320_000_046, 320_000_986, 320_003_902, 320_008_982, 320_009_389, 320_038_392, 320_040_349, 320_041_871];
+/// next ones a first mend of that kept what stood on an entry that it took out. In the last one two copies told each other theirs.
+const FOUND_UNSWEPT: [u64; 9] = [
+    320_000_046,
+    320_000_986,
+    320_003_902,
+    320_008_982,
+    320_009_389,
+    320_038_392,
+    320_040_349,
+    320_041_871,
+    320_013_882,
+];
+
+/// Such seeds among schedules of copies. In the first six a copy gave something under its name to who had not had it, and what stood
+/// for it elsewhere had left there, or two copies told each other theirs. In the next one a counter was created below its minimum, and
+/// in the last one nothing but what is no object was left for two versions to stand on.
+const FOUND_COPIES: [u64; 8] = [94, 218, 629, 805, 1452, 1799, 1605, 5018];
 
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
@@ -331,5 +360,8 @@ fn seeds_that_found_a_fault_find_it_no_more() {
     }
     for seed in FOUND_UNSWEPT {
         sweep(seed, 1, unswept::plan);
+    }
+    for seed in FOUND_COPIES {
+        sweep(seed, 1, copies::plan);
     }
 }
