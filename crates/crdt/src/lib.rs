@@ -37,7 +37,7 @@ pub use command::op::{
 };
 pub use command::reply::{DeleteReply, LeaseStatus, OpReply, PutReply, RangeReply, Refusal, Reply, TxnReply};
 pub use command::tally::Tally;
-pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, OriginHead, Past, Record};
+pub use entry::{Applied, Change, ChangeKind, CodecError, Entry, EntryHead, Head, Notes, OriginHead, Past, Record};
 pub use replica::Replica;
 pub use replica::backup::{BackupMoved, BackupPoint, StoredVersion, VersionAt};
 pub use replica::log::{Log, Logged};

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::entry::{Applied, Bases, Change, ChangeKind, Entry, EntryHead, Past, Record};
+use crate::entry::{Applied, Bases, Change, ChangeKind, Entry, EntryHead, Notes, Past, Record};
 use crate::replica::Replica;
 use crate::replica::spaces::first_space;
 use crate::replica::turn::{Effects, Turn};
@@ -136,6 +136,7 @@ impl Replica {
             settled: true,
             until: None,
             bases: Bases::default(),
+            notes: Notes::default(),
         };
         turn.effects.records.push(record.encode());
         replica.follow_system(turn, record.changes.iter());

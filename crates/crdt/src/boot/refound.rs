@@ -14,7 +14,7 @@ use crate::command::auth::{Permission, ROOT};
 use crate::command::op::KeyValue;
 use crate::command::reply::Refusal;
 use crate::entry::change::is_version_number;
-use crate::entry::{Applied, Bases, Change, ChangeKind, Record};
+use crate::entry::{Applied, Bases, Change, ChangeKind, Notes, Record};
 use crate::replica::Replica;
 use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
@@ -203,13 +203,15 @@ impl Refounder {
             settled: true,
             until: None,
             bases: Bases::default(),
+            notes: Notes::default(),
         };
         self.turn.effects.records.push(record.encode());
     }
 
     /// The records that are ready since the last call, in order, and a head for the time being.
     pub fn records(&mut self) -> (Vec<Bytes>, Bytes) {
-        (std::mem::take(&mut self.turn.effects.records).into_vec(), self.replica.head().encode())
+        let (noted, head) = self.replica.close_group();
+        (std::mem::take(&mut self.turn.effects.records).into_iter().chain(noted).collect(), head.encode())
     }
 
     /// Ends. `above` is the highest revision that clients may have seen. Tells where the member goes on; the last records,

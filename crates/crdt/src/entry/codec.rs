@@ -1,12 +1,14 @@
 //! Records and heads as bytes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{decode_varint, encode_varint};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::entry::change::{Applied, Change, ChangeKind, is_version_number};
-use crate::entry::record::{Bases, Below, EntryHead, Record};
+use crate::entry::record::{Bases, Below, EntryHead, Notes, Record};
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::fence::VectorPart;
@@ -37,6 +39,9 @@ pub enum CodecError {
         /// The version it says.
         found: u32,
     },
+    /// Written by an eddy from before the first release.
+    #[error("written by an eddy from before the first release, which this build does not read")]
+    Unreleased,
 }
 
 pub(super) mod wire {
@@ -115,9 +120,11 @@ pub(super) mod wire {
         pub until: Option<u64>,
         #[prost(uint32, tag = "16")]
         pub rules: u32,
-        /// As in heads; empty where there is nothing to say.
+        /// Empty where there is nothing to say, as field 18.
         #[prost(bytes = "bytes", tag = "17")]
         pub bases: Bytes,
+        #[prost(bytes = "bytes", tag = "18")]
+        pub notes: Bytes,
     }
 }
 
@@ -294,6 +301,41 @@ impl Bases {
     }
 }
 
+impl Notes {
+    /// How many have left, and these; then what is said of bases. Each number is written as what it is above the one before.
+    fn packed(&self) -> Bytes {
+        let mut packed = Vec::with_capacity(4 + 3 * self.left.len() + 8 * self.bases.len());
+        encode_varint(self.left.len() as u64, &mut packed);
+        let mut before = 0;
+        for number in &self.left {
+            encode_varint(number - std::mem::replace(&mut before, *number), &mut packed);
+        }
+        before = 0;
+        for (number, bases) in &self.bases {
+            encode_varint(number - std::mem::replace(&mut before, *number), &mut packed);
+            bases.pack(&mut packed);
+        }
+        packed.into()
+    }
+
+    fn from_packed(mut packed: &[u8]) -> Result<Self, CodecError> {
+        const FIELD: CodecError = CodecError::Field("notes");
+        let next = |before: u64, packed: &mut &[u8]| before.checked_add(decode_varint(packed)?).ok_or(FIELD);
+        let mut notes = Self::default();
+        let mut number = 0;
+        for _ in 0..decode_varint(&mut packed)? {
+            number = next(number, &mut packed)?;
+            notes.left.insert(number);
+        }
+        number = 0;
+        while !packed.is_empty() {
+            number = next(number, &mut packed)?;
+            notes.bases.insert(number, Arc::new(Bases::unpack(&mut packed)?));
+        }
+        Ok(notes)
+    }
+}
+
 impl EntryHead {
     /// The incarnation of the keys that the entry creates.
     fn own(&self) -> Incarnation {
@@ -324,6 +366,7 @@ impl Record {
             until: self.until,
             rules: head.map_or(0, |head| head.rules),
             bases: if self.bases == Bases::default() { Bytes::new() } else { self.bases.packed() },
+            notes: if self.notes.is_empty() { Bytes::new() } else { self.notes.packed() },
         };
         seal(&wire)
     }
@@ -360,6 +403,7 @@ impl Record {
             settled: wire.settled,
             until: wire.until,
             bases: if wire.bases.is_empty() { Bases::default() } else { Bases::from_packed(&wire.bases)? },
+            notes: if wire.notes.is_empty() { Notes::default() } else { Notes::from_packed(&wire.notes)? },
         })
     }
 }

@@ -1,14 +1,10 @@
 //! The head: the state of a replica beside its records, replaced with every flush.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{decode_varint, encode_varint};
 
 use crate::entry::codec::{self, CodecError, FORMAT, wire};
-use crate::entry::record::Bases;
 use crate::words::chain::Chain;
 use crate::words::clock::Stamp;
 use crate::words::fence::VectorPart;
@@ -91,10 +87,6 @@ pub struct Head {
     pub past: Past,
     /// The copy of a disk that its state goes back to, named by the birth under which that was first doubted.
     pub lineage: Option<Origin>,
-    /// The numbers of records whose entries have left the log, in order, as long as these may be on disk.
-    pub left: Vec<u64>,
-    /// What records are to say of bases that do not say it themselves yet, by their numbers.
-    pub bases: BTreeMap<u64, Arc<Bases>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -167,16 +159,15 @@ struct StoredHead {
     sent_to_others: Bytes,
     #[prost(message, repeated, tag = "23")]
     sent: Vec<StoredMark>,
-    /// Each number as what it is above the one before, with what is said of it. These are many, and written with each group.
+    // What notes say now. Heads that have them are refused.
+    #[prost(bytes = "bytes", tag = "24")]
+    noted_bases: Bytes,
+    #[prost(uint64, repeated, tag = "25")]
+    noted_left: Vec<u64>,
     #[prost(fixed64, optional, tag = "26")]
     lineage_replica: Option<u64>,
     #[prost(fixed64, optional, tag = "27")]
     lineage_birth: Option<u64>,
-    #[prost(bytes = "bytes", tag = "24")]
-    bases: Bytes,
-    /// Each as what it is above the one before.
-    #[prost(uint64, repeated, tag = "25")]
-    left: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -240,26 +231,6 @@ fn from_below(top: &VersionVector, written: &[u8]) -> Result<VersionVector, Code
     if below(top, &vector) == written { Ok(vector) } else { Err(FIELD) }
 }
 
-/// The numbers of which each was written as what it is above the one before.
-fn summed(above: Vec<u64>) -> Result<Vec<u64>, CodecError> {
-    let mut number = 0_u64;
-    let next = |above| {
-        number = number.checked_add(above).ok_or(CodecError::Field("left"))?;
-        Ok(number)
-    };
-    above.into_iter().map(next).collect()
-}
-
-/// What is said of bases, by the numbers of records.
-fn unpack_bases(mut packed: &[u8]) -> Result<BTreeMap<u64, Arc<Bases>>, CodecError> {
-    let (mut number, mut bases) = (0_u64, BTreeMap::new());
-    while !packed.is_empty() {
-        number = number.checked_add(decode_varint(&mut packed)?).ok_or(CodecError::Field("bases"))?;
-        bases.insert(number, Arc::new(Bases::unpack(&mut packed)?));
-    }
-    Ok(bases)
-}
-
 impl Head {
     /// The head as the journal keeps it. Its vectors must lie below its own.
     pub fn encode(&self) -> Bytes {
@@ -279,14 +250,6 @@ impl Head {
             member: member.get(),
             upto: upto.as_ref().map(|upto| below(&self.vector, upto)),
         });
-        let (mut before, mut bases) = (0, Vec::with_capacity(8 * self.bases.len()));
-        for (number, of) in &self.bases {
-            encode_varint(number - before, &mut bases);
-            of.pack(&mut bases);
-            before = *number;
-        }
-        let mut before = 0;
-        let left = self.left.iter().map(|number| number - std::mem::replace(&mut before, *number));
         codec::seal(&StoredHead {
             format: FORMAT,
             cluster: self.identity.cluster.get(),
@@ -312,8 +275,8 @@ impl Head {
             past: self.past as u32,
             lineage_replica: self.lineage.map(|origin| origin.replica.get()),
             lineage_birth: self.lineage.map(|origin| origin.birth.get()),
-            left: left.collect(),
-            bases: bases.into(),
+            noted_bases: Bytes::new(),
+            noted_left: vec![],
         })
     }
 
@@ -325,6 +288,9 @@ impl Head {
         let wire = StoredHead::decode(codec::unseal(bytes)?)?;
         if wire.format > FORMAT {
             return Err(CodecError::Newer { found: wire.format });
+        }
+        if !wire.noted_bases.is_empty() || !wire.noted_left.is_empty() {
+            return Err(CodecError::Unreleased);
         }
         let hash =
             |bytes: &[u8]| bytes.try_into().map(u128::from_le_bytes).map_err(|_| CodecError::Field("state hash"));
@@ -377,8 +343,6 @@ impl Head {
                 .lineage_replica
                 .zip(wire.lineage_birth)
                 .map(|(replica, birth)| Origin { replica: ReplicaId::new(replica), birth: Birth::new(birth) }),
-            bases: unpack_bases(&wire.bases)?,
-            left: summed(wire.left)?,
             vector,
         })
     }

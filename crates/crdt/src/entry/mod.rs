@@ -16,4 +16,4 @@ mod tests;
 pub use change::{Applied, Change, ChangeKind, net};
 pub use codec::CodecError;
 pub use head::{Head, OriginHead, Past};
-pub use record::{Bases, Below, Entry, EntryHead, Record};
+pub use record::{Bases, Below, Entry, EntryHead, Notes, Record};

@@ -1,6 +1,7 @@
 //! Entries and the records that journal them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -81,6 +82,25 @@ pub struct Record {
     pub until: Option<u64>,
     /// Which bases its versions stand on and leave, where the journal does not tell.
     pub bases: Bases,
+    /// What it says of other records. One that says anything holds nothing else.
+    pub notes: Notes,
+}
+
+/// What is known of records that are on disk already and do not say it: they are written anew some time later, many together. Of two
+/// notes about one record the later one counts.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Notes {
+    /// The entries in these have left the log.
+    pub left: BTreeSet<u64>,
+    /// What these are to say of bases.
+    pub bases: BTreeMap<u64, Arc<Bases>>,
+}
+
+impl Notes {
+    /// Whether they say nothing.
+    pub fn is_empty(&self) -> bool {
+        self.left.is_empty() && self.bases.is_empty()
+    }
 }
 
 /// Where something has left a key's window, what the key was shown as holds it, and a merge of what is there now does not. So a
@@ -103,6 +123,22 @@ pub enum Below {
 }
 
 impl Record {
+    /// One that holds notes and nothing else.
+    pub fn of_notes(number: u64, notes: Notes) -> Self {
+        Self {
+            number,
+            revision: None,
+            head: None,
+            changes: vec![],
+            outcomes: vec![],
+            trimmed: false,
+            settled: false,
+            until: None,
+            bases: Bases::default(),
+            notes,
+        }
+    }
+
     /// What happened to keys here, in order.
     pub fn effective(&self) -> impl Iterator<Item = (Applied, &Change)> {
         let all = self.changes.iter().chain(&self.outcomes);

@@ -50,6 +50,7 @@ fn record() -> Record {
             none: [0, 7].into(),
             below: [(1, Below::Base(Some(3))), (2, Below::Base(None)), (3, Below::NoBase)].into(),
         },
+        notes: Notes::default(),
     }
 }
 
@@ -58,6 +59,10 @@ fn records_come_back_as_they_were() {
     assert_eq!(Record::decode(record().encode()).unwrap(), record());
     let no_entry = Record { head: None, ..record() };
     assert_eq!(Record::decode(no_entry.encode()).unwrap(), no_entry);
+    let bases = |number| (number, record().bases.into());
+    let notes = Notes { left: [1, 7, u64::MAX].into(), bases: [bases(3), bases(400), bases(u64::MAX)].into() };
+    let noted = Record::of_notes(900, notes);
+    assert_eq!(Record::decode(noted.encode()).unwrap(), noted);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::entry::EntryHead;
+use crate::entry::{EntryHead, Notes};
 use crate::replica::log::Log;
 use crate::words::id::Dot;
 
@@ -26,12 +26,17 @@ pub(crate) struct Journal {
     /// Records of such entries that sweeps have let go since, and that may still be on disk.
     pub(crate) let_go: BTreeSet<u64>,
     /// Records that do not say yet what they are to say of [bases](crate::entry::Bases): they are to be written anew. Until that is on
-    /// disk the head says it.
-    pub(crate) unsaid: BTreeSet<u64>,
-    /// Whether the head has more to say of what left than before the last input.
-    pub(crate) is_more_unsaid: bool,
+    /// disk a note says it.
+    unsaid: BTreeSet<u64>,
     /// Those of them of which the last sweep told that.
-    pub(crate) unsaid_told: BTreeSet<u64>,
+    unsaid_told: BTreeSet<u64>,
+    /// Records that left, or are to say something of bases, since notes were written last.
+    unnoted: BTreeSet<u64>,
+    /// The record with the last note about each record that does not say it itself yet.
+    noted: BTreeMap<u64, u64>,
+    /// The records with notes, and how many of these are still needed. They go in their order: a note counts until the later ones about
+    /// the same record are gone as well.
+    notes: BTreeMap<u64, usize>,
 }
 
 /// A record whose entry was left out of the log.
@@ -54,8 +59,10 @@ impl Default for Journal {
             left: BTreeMap::new(),
             let_go: BTreeSet::new(),
             unsaid: BTreeSet::new(),
-            is_more_unsaid: false,
             unsaid_told: BTreeSet::new(),
+            unnoted: BTreeSet::new(),
+            noted: BTreeMap::new(),
+            notes: BTreeMap::new(),
         }
     }
 }
@@ -65,25 +72,96 @@ impl Journal {
     pub(crate) fn leave(&mut self, gone: u64, dot: Dot) {
         self.outdated.remove(&gone);
         self.unsaid.remove(&gone);
-        self.is_more_unsaid = true;
         self.left.insert(gone, Left { dot, told: None });
+        self.unnoted.insert(gone);
     }
 
-    /// The records of entries that left the log, in order, as far as they may be on disk.
-    pub(crate) fn may_be_there(&self) -> Vec<u64> {
-        let mut numbers: Vec<u64> = self.left.keys().chain(&self.let_go).copied().collect();
-        numbers.sort_unstable();
-        numbers
+    /// Notes that a record is to say something of bases.
+    pub(crate) fn say_bases(&mut self, number: u64) {
+        self.unsaid.insert(number);
+        self.unnoted.insert(number);
     }
 
-    /// The records for which the head says what they are to say of bases.
-    pub(crate) fn unsaid(&self) -> impl Iterator<Item = u64> {
-        self.unsaid.union(&self.unsaid_told).copied()
+    /// Whether notes are to be written.
+    pub(crate) fn is_unnoted(&self) -> bool {
+        !self.unnoted.is_empty()
+    }
+
+    /// The notes that are to be written, for a record of that number.
+    pub(crate) fn note(&mut self, log: Option<&Log>, in_record: u64) -> Notes {
+        let mut notes = Notes::default();
+        for number in std::mem::take(&mut self.unnoted) {
+            if self.left.contains_key(&number) {
+                notes.left.insert(number);
+            } else if let Some(bases) = log.and_then(|log| log.by_number(number)?.bases.clone()) {
+                notes.bases.insert(number, bases);
+            } else {
+                continue;
+            }
+            self.forget_note(number);
+            self.noted.insert(number, in_record);
+            *self.notes.entry(in_record).or_default() += 1;
+        }
+        notes
+    }
+
+    /// The notes that a start found, by the numbers of their records. They are needed as far as something is noted here.
+    pub(crate) fn restore_notes(&mut self, found: &[(u64, Notes)]) {
+        for (in_record, notes) in found {
+            self.notes.insert(*in_record, 0);
+            let needed = notes.left.iter().chain(notes.bases.keys());
+            let needed: Vec<u64> = needed.filter(|number| self.is_about(**number)).copied().collect();
+            for number in needed {
+                self.forget_note(number);
+                self.noted.insert(number, *in_record);
+                *self.notes.entry(*in_record).or_default() += 1;
+                self.unnoted.remove(&number);
+            }
+        }
+    }
+
+    /// Whether a record does not say itself yet what is noted of it.
+    fn is_about(&self, number: u64) -> bool {
+        self.left.contains_key(&number) || self.let_go.contains(&number) || self.unsaid.contains(&number)
+    }
+
+    /// A note about that record is needed no more.
+    fn forget_note(&mut self, number: u64) {
+        if let Some(count) = self.noted.remove(&number).and_then(|in_record| self.notes.get_mut(&in_record)) {
+            *count -= 1;
+        }
+    }
+
+    /// Those of the entries that were let go of which `is_there` says that may still be on disk.
+    pub(crate) fn keep_let_go(&mut self, is_there: impl Fn(&u64) -> bool) {
+        let (there, gone): (BTreeSet<u64>, BTreeSet<u64>) =
+            std::mem::take(&mut self.let_go).into_iter().partition(is_there);
+        self.let_go = there;
+        gone.into_iter().for_each(|number| self.forget_note(number));
+    }
+
+    /// The records with notes of which none is needed any more: they go.
+    pub(crate) fn spent_notes(&mut self) -> Vec<u64> {
+        let mut spent = vec![];
+        while let Some(first) = self.notes.first_entry().filter(|first| *first.get() == 0) {
+            spent.push(first.remove_entry().0);
+        }
+        spent
+    }
+
+    /// Whether a record with notes stays.
+    pub(crate) fn has_notes(&self, number: u64) -> bool {
+        self.notes.contains_key(&number)
     }
 
     /// All that earlier sweeps told is on disk. Tells which records are to be written anew next.
     pub(crate) fn next_anew(&mut self, log: Option<&Log>) -> Vec<u64> {
-        self.unsaid_told = std::mem::take(&mut self.unsaid);
+        let told = std::mem::replace(&mut self.unsaid_told, std::mem::take(&mut self.unsaid));
+        for number in told.difference(&self.unsaid_told).copied().collect::<Vec<_>>() {
+            if !self.is_about(number) {
+                self.forget_note(number);
+            }
+        }
         let outdated = std::mem::take(&mut self.outdated);
         let head = |number| Some((number, log?.by_number(number)?.entry.head.clone()));
         self.renewed = outdated.into_iter().filter_map(head).collect();

@@ -139,7 +139,7 @@ impl Replica {
         }
         for (keyspace, key, dot, around) in left.bases {
             if let Some(number) = replication.log.note_bases(dot, keyspace, &key, around) {
-                self.journal.unsaid.insert(number);
+                self.journal.say_bases(number);
             }
         }
         looked_at

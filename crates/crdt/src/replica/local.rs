@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::command::event::Commit;
-use crate::entry::{self, Bases, Change, ChangeKind, EntryHead, Record};
+use crate::entry::{self, Bases, Change, ChangeKind, EntryHead, Notes, Record};
 use crate::merge::outcome;
 use crate::merge::version::Version;
 use crate::replica::Replica;
@@ -76,6 +76,7 @@ impl Replica {
             settled: self.replication.is_none(),
             until: None,
             bases: Bases::default(),
+            notes: Notes::default(),
         };
         turn.effects.records.push(record.encode());
         if touches_clients {

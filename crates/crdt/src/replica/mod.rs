@@ -33,15 +33,17 @@ pub(crate) mod sweep;
 pub(crate) mod told;
 pub(crate) mod turn;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::command::event::Commit;
 use crate::command::notice::MergeReport;
 use crate::command::op::{Command, RangeOp, Txn};
 use crate::command::reply::{RangeReply, Refusal, TxnReply};
 use crate::command::tally::Tally;
-use crate::entry::{Bases, Head};
+use crate::entry::{Head, Record};
 use crate::merge::book::RuleBook;
 use crate::merge::rules::ENGINE;
 use crate::replica::definitions::Schemas;
@@ -183,7 +185,7 @@ impl Replica {
             }
             Input::Release => self.release_hold(&mut turn),
         }
-        turn.effects.head_changed |= std::mem::take(&mut self.journal.is_more_unsaid);
+        turn.effects.head_changed |= self.journal.is_unnoted();
         turn.effects
     }
 
@@ -344,16 +346,17 @@ impl Replica {
             restamped: state.restamped,
             past: self.membership.past,
             lineage: self.membership.lineage,
-            left: self.journal.may_be_there(),
-            bases: self.unsaid_bases(),
         }
     }
 
-    /// What the head is to say of records that do not say it yet.
-    fn unsaid_bases(&self) -> BTreeMap<u64, Arc<Bases>> {
-        let Some(replication) = &self.replication else { return BTreeMap::new() };
-        let of = |number| Some((number, replication.log.by_number(number)?.bases.clone()?));
-        self.journal.unsaid().filter_map(of).collect()
+    /// What the next flush ends with: one more record, where something is to be noted of others, and the head to store with it.
+    pub fn close_group(&mut self) -> (Option<Bytes>, Head) {
+        let noted = self.journal.is_unnoted().then(|| {
+            let number = self.journal.number();
+            let notes = self.journal.note(self.replication.as_ref().map(|replication| &replication.log), number);
+            Record::of_notes(number, notes).encode()
+        });
+        (noted, self.head())
     }
 
     /// The names of this replica.

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::command::event::Commit;
 use crate::command::notice::{Losses, MergeReport, Notice};
-use crate::entry::{Applied, Bases, Change, ChangeKind, Entry, EntryHead, Record};
+use crate::entry::{Applied, Bases, Change, ChangeKind, Entry, EntryHead, Notes, Record};
 use crate::merge::outcome::{self, MergeOutcome};
 use crate::merge::rules::Rules;
 use crate::merge::version::Version;
@@ -348,6 +348,7 @@ impl Replica {
                 settled: false,
                 until,
                 bases: Bases::default(),
+                notes: Notes::default(),
             };
             turn.effects.records.push(record.encode());
         }

@@ -12,11 +12,6 @@ use crate::store::sweep::Dead;
 use crate::words::key::Keyspace;
 use crate::words::revision::Revision;
 
-/// From how many records on of which the head says what they do not say yet these are to be written anew. Fewer would write records
-/// of keys that are written over all the time anew each time: 256 took 2.6 times the bytes of 4,096 for a put to one of 1,000 keys
-/// while a member was away.
-const UNSAID_PER_SWEEP: usize = 4096;
-
 /// What one slice of sweeping did.
 #[derive(Debug, Default)]
 pub struct Sweep {
@@ -42,8 +37,9 @@ impl Replica {
         if is_trimmed {
             // What earlier sweeps told is no longer on disk.
             dead.sort_unstable();
-            let held = &self.journal.held;
-            self.journal.let_go.retain(|gone| held.contains(gone) || dead.binary_search(gone).is_ok());
+            let held = std::mem::take(&mut self.journal.held);
+            self.journal.keep_let_go(|gone| held.contains(gone) || dead.binary_search(gone).is_ok());
+            self.journal.held = held;
         }
         while let Some(&grave) = self.journal.graves.first() {
             if self.is_retained(grave) {
@@ -60,15 +56,11 @@ impl Replica {
         if is_trimmed {
             let log = self.replication.as_ref().map(|replication| &replication.log);
             dead.extend(self.journal.next_anew(log));
+            dead.extend(self.journal.spent_notes());
         }
         dead.sort_unstable();
         dead.dedup();
         Sweep { dead, done: is_swept && !waits }
-    }
-
-    /// Whether the head says much that records are to say: it is written with each group.
-    pub fn wants_sweep(&self) -> bool {
-        self.journal.unsaid.len() + self.journal.left.len() >= UNSAID_PER_SWEEP
     }
 
     /// Lets those records go that were left out of the log, where the record of what stands for them says so on disk. Has the
@@ -100,6 +92,9 @@ impl Replica {
             return Some(record.clone());
         };
         let number = decoded.number;
+        if !decoded.notes.is_empty() {
+            return self.journal.has_notes(number).then(|| record.clone());
+        }
         if let Some(logged) = self.log().and_then(|log| log.by_number(number)) {
             let head = self.journal.renewed.get(&number).or(decoded.head.as_ref()).cloned();
             let bases = logged.bases.as_deref().cloned().unwrap_or_default();

@@ -90,7 +90,6 @@ struct After {
     revision: Revision,
     /// `None` when there is nothing to store.
     head: Option<Bytes>,
-    wants_sweep: bool,
 }
 
 impl Applied {
@@ -200,12 +199,16 @@ impl Committer {
         }
         let deadline = engine.next_tick_ms(&replica);
         let changed = !applied.records.is_empty() || applied.head_changed;
+        let head = changed.then(|| {
+            let (noted, head) = replica.close_group();
+            applied.records.extend(noted);
+            head.encode()
+        });
         let after = After {
             durable: engine.peering.note(&replica, changed),
             next_number: replica.next_number(),
             revision: replica.revision(),
-            head: changed.then(|| replica.head().encode()),
-            wants_sweep: replica.wants_sweep(),
+            head,
         };
         engine.admission.note_spaces(&replica);
         if applied.remote_entries > 0 {
@@ -263,9 +266,6 @@ impl Committer {
         self.handed_on += 1;
         let bytes = applied.records.iter().map(Bytes::len).sum();
         self.sweeper.note_group(self.handed_on, applied.records.len(), bytes, applied.compacted);
-        if after.wants_sweep {
-            self.sweeper.begin();
-        }
         let first = after.next_number - applied.records.len() as u64;
         engine.pipe.flush(Flush {
             group: after.head.map(|head| Group { first, records: applied.records, head }),

@@ -137,7 +137,10 @@ fn doubt(replica: &mut Replica, journal: &mut dyn Journal, reason: Doubt) -> Res
     tracing::warn!(%birth, %reason, "a new birth, and other revisions: peers may know more of this member than its disk does");
     let first = replica.next_number();
     let effects = replica.handle(Now::default(), Input::Doubt(birth));
-    journal.append(&Group { first, records: effects.records.into_vec(), head: replica.head().encode() })?;
+    let mut records = effects.records.into_vec();
+    let (noted, head) = replica.close_group();
+    records.extend(noted);
+    journal.append(&Group { first, records, head: head.encode() })?;
     Ok(())
 }
 

@@ -75,11 +75,6 @@ impl Sweeper {
         }
     }
 
-    /// Something is to be swept.
-    pub(super) fn begin(&mut self) {
-        self.sweeping = true;
-    }
-
     /// Whether something may be left to sweep.
     pub(super) fn is_sweeping(&self) -> bool {
         self.sweeping

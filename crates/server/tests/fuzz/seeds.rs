@@ -1,12 +1,13 @@
 //! What a fuzzer begins with: real messages, records, objects, requests, paths and files.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use eddy_crdt::merge::{Encoding, Json, Object};
 use eddy_crdt::sync::{Delta, ENTRY_MAX, decode_entry, encode_entry};
-use eddy_crdt::{CHAIN_LEN, Command, DeleteOp, Input, Key, KeyRange, LeaseId, Record, SnapshotChunk};
+use eddy_crdt::{CHAIN_LEN, Command, DeleteOp, Input, Key, KeyRange, LeaseId, Notes, Record, SnapshotChunk};
 use eddy_proto::etcdserverpb as pb;
 use eddy_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use eddy_proto::etcdserverpb::request_op::Request;
@@ -228,7 +229,9 @@ fn record() -> Vec<Vec<u8>> {
     let pair = written();
     let side = &pair.sides[0];
     let heads = [side.replica.head().encode(), Pair::new(2).sides[0].replica.head().encode()];
-    side.records.values().chain(&heads).map(|sealed| body(sealed).to_vec()).collect()
+    let notes = Notes { left: [3, 4, 900].into(), bases: [(5, Arc::default()), (6, Arc::default())].into() };
+    let noted = Record::of_notes(901, notes).encode();
+    side.records.values().chain(&heads).chain([&noted]).map(|sealed| body(sealed).to_vec()).collect()
 }
 
 fn etcd_request() -> Vec<Vec<u8>> {

@@ -9,7 +9,7 @@ use smallvec::smallvec;
 use crate::boot::restore::again::Again;
 use crate::boot::restore::damage::Damage;
 use crate::boot::restore::replication::{After, Candidate, Transition, before_the_log, restore};
-use crate::entry::{Applied, Change, ChangeKind, CodecError, Head, Record, net};
+use crate::entry::{Applied, Change, ChangeKind, CodecError, Head, Notes, Record, net};
 use crate::merge::rules::ENGINE;
 use crate::replica::Replica;
 use crate::replica::members::Members;
@@ -41,6 +41,8 @@ pub struct Loader {
     /// Of each origin the last entry seen whole, and the chain hash up to it.
     last_whole: BTreeMap<Origin, (Dot, Chain)>,
     candidates: Vec<Candidate>,
+    /// What records say of others, with their numbers.
+    notes: Vec<(u64, Notes)>,
     /// The number of the last record of a step that is being read, and where its entries begin in `candidates`.
     step: Option<(u64, usize)>,
     engine: u32,
@@ -72,6 +74,7 @@ impl Loader {
             last_number: 0,
             last_whole: BTreeMap::new(),
             candidates: vec![],
+            notes: vec![],
             step: None,
             engine,
         })
@@ -94,6 +97,10 @@ impl Loader {
             return Err(Damage::Number { found: record.number, last: self.last_number });
         }
         self.last_number = number;
+        if !record.notes.is_empty() {
+            self.notes.push((number, record.notes));
+            return Ok(());
+        }
         self.end_step(number);
         self.check_chain(&record)?;
         record.changes.iter_mut().for_each(unshare);
@@ -294,7 +301,7 @@ impl Loader {
         replica.journal.next_number = head.next_number;
         replica.clock = Clock::starting_at(head.stamp);
         (replica.membership.past, replica.membership.lineage) = (head.past, head.lineage);
-        restore(&mut replica, head, self.candidates, Again::new(again))?;
+        restore(&mut replica, head, self.candidates, &self.notes, Again::new(again))?;
         Ok(replica)
     }
 }

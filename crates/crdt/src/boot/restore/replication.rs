@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::boot::restore::again::Again;
 use crate::boot::restore::damage::Damage;
-use crate::entry::{Bases, Below, Entry, Head, OriginHead};
+use crate::entry::{Bases, Below, Entry, Head, Notes, OriginHead};
 use crate::merge::version::Version;
 use crate::replica::Replica;
 use crate::replica::acks::Acks;
@@ -229,12 +229,12 @@ impl Rebuilt {
 
 /// Finds the entries that left the log for later ones whose records say that they stand for them, and marks them as gone. Tells which
 /// records these are. What did not leave stays: a peer may have sent it alone first, and then with what stands for it.
-fn stood_for(candidates: &mut [Candidate], left: &[u64]) -> Vec<u64> {
+fn stood_for(candidates: &mut [Candidate], left: &BTreeSet<u64>) -> Vec<u64> {
     let mut covered: BTreeMap<Origin, u64> = BTreeMap::new();
     let mut found = vec![];
     for candidate in candidates.iter_mut().rev().filter(|candidate| !candidate.is_gone) {
         let covered = covered.entry(candidate.dot.origin).or_insert(u64::MAX);
-        if candidate.first_seq >= *covered && left.binary_search(&candidate.number).is_ok() {
+        if candidate.first_seq >= *covered && left.contains(&candidate.number) {
             candidate.is_gone = true;
             found.push(candidate.number);
         } else {
@@ -250,23 +250,28 @@ pub(super) fn restore(
     replica: &mut Replica,
     head: Head,
     mut candidates: Vec<Candidate>,
+    notes: &[(u64, Notes)],
     mut again: Again<'_>,
 ) -> Result<(), Damage> {
     let own = replica.identity.origin();
     let mut rebuilt = Rebuilt::begin(replica, before_the_log(&head), head.origins);
-    for number in stood_for(&mut candidates, &head.left) {
+    let has_left: BTreeSet<u64> = notes.iter().flat_map(|(_, notes)| &notes.left).copied().collect();
+    for number in stood_for(&mut candidates, &has_left) {
         replica.state.dead.change(number);
         replica.journal.let_go.insert(number);
     }
     let mut left = vec![];
     for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_gone && candidate.entry.is_some()) {
-        candidate.has_left = head.left.binary_search(&candidate.number).is_ok();
+        candidate.has_left = has_left.contains(&candidate.number);
         left.extend(candidate.has_left.then_some((candidate.number, candidate.dot)));
     }
-    for candidate in &mut candidates {
-        if let Some(bases) = head.bases.get(&candidate.number) {
+    // Of two notes about one record the later one counts.
+    let noted: BTreeMap<u64, &Arc<Bases>> =
+        notes.iter().flat_map(|(_, notes)| notes.bases.iter().map(|(number, bases)| (*number, bases))).collect();
+    for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_gone && candidate.entry.is_some()) {
+        if let Some(bases) = noted.get(&candidate.number) {
             candidate.bases = Bases::clone(bases);
-            replica.journal.unsaid.insert(candidate.number);
+            replica.journal.say_bases(candidate.number);
         }
     }
     rebuilt.expect(&candidates);
@@ -278,6 +283,7 @@ pub(super) fn restore(
         kept.log.leave_out(dot);
         replica.journal.leave(number, dot);
     }
+    replica.journal.restore_notes(notes);
     if reached != head.vector {
         return Err(Damage::State { what: "entries that members may lack" });
     }

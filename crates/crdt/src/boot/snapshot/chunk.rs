@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::entry::{Bases, Change, ChangeKind, CodecError, Entry, EntryHead, OriginHead, Record};
+use crate::entry::{Bases, Change, ChangeKind, CodecError, Entry, EntryHead, Notes, OriginHead, Record};
 use crate::words::fence::VectorPart;
 use crate::words::id::{Birth, Dot, Origin, ReplicaId};
 use crate::words::key::{Key, Keyspace, Place};
@@ -169,6 +169,7 @@ fn carrier(head: Option<EntryHead>, changes: Vec<Change>) -> Record {
         settled: false,
         until: None,
         bases: Bases::default(),
+        notes: Notes::default(),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::boot::snapshot::chunk::{SettledKey, SnapshotChunk, change_of};
 use crate::boot::snapshot::rebase::Lost;
 use crate::boot::snapshot::recovery;
 use crate::command::notice::{MergeReport, Notice};
-use crate::entry::{Applied, Bases, Change, CodecError, Entry, OriginHead, Past, Record};
+use crate::entry::{Applied, Bases, Change, CodecError, Entry, Notes, OriginHead, Past, Record};
 use crate::merge::rules::{ENGINE, UnknownRules};
 use crate::replica::Replica;
 use crate::replica::log::Log;
@@ -214,8 +214,9 @@ impl Installer {
         replica.settle_all();
         // What the replica told whom under an older birth is not known here.
         replica.marks = Marks::after(0, &replica.origins.vector);
-        let head = replica.head().encode();
-        Ok(Installed { records: turn.effects.records.into_vec(), head, given_up, forsaken, replica })
+        let (noted, head) = replica.close_group();
+        let records = turn.effects.records.into_iter().chain(noted).collect();
+        Ok(Installed { records, head: head.encode(), given_up, forsaken, replica })
     }
 
     /// A replica that holds what is settled, and no entry.
@@ -407,6 +408,7 @@ impl Replica {
                 settled: true,
                 until: None,
                 bases: Bases::default(),
+                notes: Notes::default(),
             };
             turn.effects.records.push(record.encode());
         }

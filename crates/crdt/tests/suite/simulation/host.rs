@@ -191,8 +191,8 @@ impl Host {
 
     /// Writes to its disk what its replica wants kept; tells whether that was anything.
     pub fn keep(&mut self, records: &[Bytes], head_changed: bool) -> bool {
-        match &self.life {
-            Life::Up(up) => self.disk.keep(&up.replica, records, head_changed),
+        match &mut self.life {
+            Life::Up(up) => self.disk.keep(&mut up.replica, records, head_changed),
             _ => false,
         }
     }

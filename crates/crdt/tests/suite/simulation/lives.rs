@@ -4,8 +4,8 @@ use bytes::Bytes;
 use eddy_crdt::merge::ENGINE;
 use eddy_crdt::sync::Exchange;
 use eddy_crdt::{
-    Command, Damage, Genesis, Head, Identity, Input, InstallError, Installer, Notice, Replica, ReplicaId, Revision,
-    SnapshotChunk, VersionVector,
+    Command, Damage, Genesis, Head, Identity, Input, InstallError, Installer, Notes, Notice, Record, Replica,
+    ReplicaId, Revision, SnapshotChunk, VersionVector,
 };
 use rand::Rng;
 
@@ -131,10 +131,12 @@ impl World {
         }
         let head =
             Head::decode(place.disk.durable.head.as_ref().unwrap_or(&Bytes::new())).map_err(|e| e.to_string())?;
-        if !head.left.is_empty() {
+        let records = place.disk.durable.records.values().filter_map(|record| Record::decode(record.clone()).ok());
+        let notes: Vec<Notes> = records.map(|record| record.notes).collect();
+        if notes.iter().any(|notes| !notes.left.is_empty()) {
             self.coverage.count(unswept::LEFT);
         }
-        if !head.bases.is_empty() {
+        if notes.iter().any(|notes| !notes.bases.is_empty()) {
             self.coverage.count(unswept::BASES);
         }
         let nobody = Identity { ordinal: 0, ..head.identity };

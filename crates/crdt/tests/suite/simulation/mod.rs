@@ -170,7 +170,7 @@ fn however_many_disks_are_lost_births_are_forgotten_and_nothing_else_is() {
 const UNSWEPT_SCHEDULES: u64 = 200;
 
 #[test]
-fn wherever_a_crash_falls_between_two_sweeps_the_head_says_what_records_do_not() {
+fn wherever_a_crash_falls_between_two_sweeps_notes_say_what_records_do_not() {
     let count = env("EDDY_SIM_UNSWEPT", UNSWEPT_SCHEDULES);
     let coverage = sweep(env("EDDY_SIM_SEED", 1), count, unswept::plan);
     println!("{count} schedules: {coverage:#?}");
@@ -320,8 +320,8 @@ const FOUND_BY_ABSENCES: [u64; 5] = [842, 915, 33_558, 41_242, 6_001_506];
 const FOUND_LOSSY: [u64; 9] =
     [4_000_092, 6_001_567, 6_003_726, 6_000_760, 6_000_326, 6_001_542, 7_007_418, 302_010_133, 303_031_632];
 
-/// Such seeds among schedules with few sweeps. The first three found faults that were planted: a head that says nothing of bases, one
-/// that does not name what has left, and a start that does not see what had settled. Then what left had told a start what a key was
+/// Such seeds among schedules with few sweeps. The first three found faults that were planted: nothing says what is known of bases,
+/// or what has left, and a start that does not see what had settled. Then what left had told a start what a key was
 /// after a step, though that is no base. In the next two a start took out what had come alone and then with what stands for it. In the
 /// next ones a first mend of that kept what stood on an entry that it took out. In the last one two copies told each other theirs.
 const FOUND_UNSWEPT: [u64; 9] = [

@@ -1,5 +1,5 @@
 //! Schedules in which journals are hardly ever swept, and processes are killed often. What has left, and what is known of bases,
-//! no record says until a sweep has it written anew: until then the head alone says it. Elsewhere a sweep follows nearly every
+//! no record says itself until a sweep has it written anew: until then notes alone say it. Elsewhere a sweep follows nearly every
 //! flush, and few crashes fall between a flush and the next sweep.
 
 use rand::rngs::SmallRng;
@@ -8,9 +8,9 @@ use rand::{Rng, SeedableRng};
 use super::absences;
 use super::nemesis::{Act, Plan, hot_plan, rules_plan};
 
-/// How often a start met what only the head says.
-pub const LEFT: &str = "heads that name what has left";
-pub const BASES: &str = "heads that say what is known of bases";
+/// How often a start met notes.
+pub const LEFT: &str = "notes of what has left";
+pub const BASES: &str = "notes of what is known of bases";
 
 /// The schedule that a seed stands for: one of another kind, with these two changes.
 pub fn plan(seed: u64) -> Plan {

@@ -359,7 +359,7 @@ impl World {
         }
         // What a compaction hid goes in slices.
         up.unswept += 1;
-        if up.unswept >= *flushes_per_sweep || up.replica.wants_sweep() {
+        if up.unswept >= *flushes_per_sweep {
             up.unswept = 0;
             let slice = self.rng.random_range(0..20);
             let is_trimmed = up.dead.is_empty();

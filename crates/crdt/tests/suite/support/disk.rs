@@ -98,11 +98,13 @@ impl Disk {
     }
 
     /// Keeps what a replica wants kept after a turn; tells whether that was anything.
-    pub fn keep(&mut self, replica: &Replica, records: &[Bytes], head_changed: bool) -> bool {
+    pub fn keep(&mut self, replica: &mut Replica, records: &[Bytes], head_changed: bool) -> bool {
         let is_something = !records.is_empty() || head_changed;
         if is_something {
             let first = replica.next_number() - records.len() as u64;
-            self.write(Write::Append { first, records: records.to_vec(), head: replica.head().encode() });
+            let (noted, head) = replica.close_group();
+            let records = records.iter().cloned().chain(noted).collect();
+            self.write(Write::Append { first, records, head: head.encode() });
         }
         is_something
     }
