@@ -1,5 +1,7 @@
 //! What is written at one replica is read at the others.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use eddy_proto::admin::Merge;
 
@@ -35,6 +37,8 @@ async fn what_a_merge_gave_up_is_told_with_its_revision() -> Result<()> {
     cluster.settled().await?;
     cluster.relays()?.refuse();
     cluster.replicas[0].put("contended", "first").await?;
+    // Stamps count milliseconds: which of two within one is the later one nobody can tell.
+    tokio::time::sleep(Duration::from_millis(5)).await;
     let later = cluster.replicas[1].put("contended", "second").await?;
     cluster.relays()?.heal();
     cluster.settled().await?;
