@@ -45,8 +45,7 @@ pub enum Again {
     Put {
         /// What it holds then.
         live: Live,
-        /// Whether that is another incarnation than the key has, or the first one. It is the one that `live` names: where the
-        /// write is known under its first name as well, both are of one incarnation.
+        /// Whether that is a new incarnation of it.
         begins_anew: bool,
     },
     /// It is deleted, for that reason.
@@ -186,20 +185,20 @@ impl<'a> Transaction<'a> {
         self.tally.ranges += u64::from(asks);
         self.tally.puts += 1;
         self.tally.put_bytes += (op.key.len() + value.len()) as u64;
-        self.write(&op.key, value, lease, self.place.own);
+        self.write(&op.key, value, lease);
         PutReply { revision: self.place.revision, prev }
     }
 
-    /// Writes a client key. Where that begins an incarnation of it, it is this one.
-    fn write(&mut self, key: &Key, value: Bytes, lease: Option<LeaseId>, begun: Incarnation) {
-        let (local, now, at) = (self.state.local.contains(key), self.place.now, self.position());
+    /// Writes a client key.
+    fn write(&mut self, key: &Key, value: Bytes, lease: Option<LeaseId>) {
+        let (local, own, now, at) = (self.state.local.contains(key), self.place.own, self.place.now, self.position());
         let State { index, digest, local_digest, leases, .. } = &mut *self.state;
         let digest = if local { local_digest } else { digest };
         let (touched, begins_anew) = (&mut self.touched, self.begins_anew.filter(|_| !local));
         let (event, change) = index.write(key, |key, versions| {
             let newest = versions.last();
             let before = newest.and_then(|newest| Some((newest, newest.content.as_ref()?)));
-            let (mut create_revision, mut version, mut incarnation) = (at.revision, 1, begun);
+            let (mut create_revision, mut version, mut incarnation) = (at.revision, 1, own);
             if let Some((newest, content)) = before {
                 digest.remove(Keyspace::Client, key, content.value.here(), content.version, content.lease);
                 (create_revision, version) = (content.create_revision, content.version + 1);
@@ -274,12 +273,11 @@ impl<'a> Transaction<'a> {
                 if begins_anew {
                     self.remove(key, ChangeKind::Delete);
                 }
-                self.write(key, live.value, live.lease, live.incarnation);
+                self.write(key, live.value, live.lease);
             }
             (Keyspace::Client, Again::Delete(kind)) => self.remove(key, kind),
             (Keyspace::System, wanted) => match (SystemKey::decode(key), wanted) {
                 (None, _) => {}
-                // An incarnation of a system key names the entry that began it, which must be known.
                 (Some(key), Again::Put { live, .. }) => self.write_system(key, live.value),
                 (Some(key), Again::Delete(kind)) => self.remove_system(key, kind),
             },

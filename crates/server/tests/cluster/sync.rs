@@ -115,9 +115,9 @@ async fn a_label_that_was_edited_later_stays_whatever_heartbeats_follow_the_earl
     cluster.settled().await?;
     cluster.relays()?.refuse();
     there.put(KEY, &node("earlier", 0)).await?;
-    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
     here.put(KEY, &node("later", 0)).await?;
-    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
     for heartbeat in 1..30 {
         there.put(KEY, &node("earlier", heartbeat)).await?;
     }

@@ -152,7 +152,7 @@ impl Replica {
         of_it.map(|version| version.stamp).max().unwrap_or(incarnation.stamp)
     }
 
-    /// Whether what is there is itself a lost write to a system key that was made again: what follows it there follows it here.
+    /// Whether what is there is itself a lost write that was made again: what follows it there follows it here.
     fn is_again(&self, present: &Live, lost_incarnation: bool) -> bool {
         lost_incarnation && present.incarnation.dot.origin == self.identity.origin()
     }

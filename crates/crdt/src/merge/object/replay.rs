@@ -95,7 +95,7 @@ pub fn merge(
     let mut merged = replay.state(&heads, &versions)?;
     let stay = if schema.is_pod() { replay.follow_node(&mut merged, &heads, &versions)? } else { None };
     let replaced = stay.is_some();
-    replay.clamp(&mut merged, &heads);
+    replay.clamp(&mut merged);
     let mut merged = replay.assemble(&merged);
     let mended = replay.mend(&mut merged, &heads, &versions)?;
     if let Json::Map(map) = &mut merged
@@ -302,10 +302,11 @@ impl<'a> Replay<'a> {
         Ok(Some(stay))
     }
 
-    /// Raises counters to their minimum. Where the edits add up to nothing, what was written stays, also if that is below the minimum:
-    /// what was added and taken away again may have left, and then nothing tells that there were edits.
-    fn clamp(&self, merged: &mut Scalars, heads: &[usize]) {
-        for (key, scalar) in merged.iter_mut().filter(|(key, scalar)| !self.past.says(key, heads, Some(scalar))) {
+    /// Raises counters to their minimum. Where the edits add up to nothing, the base stays, also one below the minimum: what was added
+    /// and taken away again may have left, and then nothing tells that there were edits.
+    fn clamp(&self, merged: &mut Scalars) {
+        let base = self.past.base();
+        for (key, scalar) in merged.iter_mut().filter(|(key, scalar)| base.get(*key) != Some(scalar)) {
             if let (Scalar::Counter(sum), Some((_, Resolution::Counter { minimum: Some(minimum) }))) =
                 (scalar, self.leaves.get(key))
             {

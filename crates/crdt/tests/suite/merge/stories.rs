@@ -262,6 +262,26 @@ fn a_counter_below_its_minimum_is_raised_by_what_is_added_and_by_nothing_else() 
     }
 }
 
+/// What two versions stand on may be no object when a third one has left. Then they cannot be merged field by field on that.
+#[test]
+fn what_is_no_object_is_not_left_alone_for_objects_to_stand_on() {
+    let pod = |spec: &str| format!(r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"x","uid":"u"}}{spec}}}"#);
+    let mut sites = sites_with(&pod(r#","spec":{"hostname":"a"}"#), 2);
+    sites.put(1, pod(r#","spec":{"hostname":"a"},"weight":2"#));
+    sites.put(0, "no object");
+    sites.sync(0, 1);
+    sites.put(1, pod(r#","spec":{"hostname":"a"},"weight":4"#));
+    sites.put(0, pod(r#","weight":1"#));
+    let (outcome, _) = meet(&mut sites);
+    let (place, mut window, all) = (&sites.place, sites.place.window(&sites.history), &sites.history);
+    window.drop_middles(&place.rules, 1, place.keyspace, place.key, |version, stands| {
+        all.iter().all(|other| {
+            !other.descends_from(version.dot) || other.dot == stands.dot || other.descends_from(stands.dot)
+        })
+    });
+    assert_eq!(place.outcome(&window).live, outcome.live);
+}
+
 #[test]
 fn what_is_declared_one_value_comes_from_one_side() {
     let rules = Rules { atomic: merge::atomic("apps/v1/Deployment:.spec.template", &[]).unwrap(), ..Rules::default() };

@@ -1,6 +1,7 @@
 //! Schedules of disks that come back as older copies while others are away. What the members of a group have told each other may have
 //! left, for the sake of those that are away. A copy of one of their disks has some of it, and not what stands for it. Then it is
-//! the copy that those meet who were away, or other copies.
+//! the copy that those meet who were away, or other copies. What is written again is another incarnation of its key, which is seen to go
+//! and come: no client here counts on its staying.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -43,9 +44,7 @@ impl Copies {
         for _ in 0..self.rng.random_range(2..=most) {
             let (host, seed) = (self.rng.random_range(0..self.founders), self.rng.random());
             let act = match self.rng.random_range(0..16) {
-                0 => Act::Pair(host),
-                1 => Act::Own(host),
-                2 => Act::Status(host),
+                0..3 => Act::Pair(host),
                 3 => Act::Field(host, seed),
                 4..6 => Act::Edit(host, seed),
                 6..11 => Act::Weigh(host, seed),

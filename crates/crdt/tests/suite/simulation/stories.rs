@@ -165,16 +165,6 @@ fn an_older_disk_that_nothing_tells_from_the_newest_is_found_out() {
 }
 
 /// What is written on the old disk before anyone is met is written again; what the others had of it stays.
-/// The member that has it under its first name does not see it go and come again, nor what depends on it alone.
-#[test]
-fn what_an_older_copy_writes_again_is_the_same_incarnation() {
-    let apart = |pair: (usize, usize)| Act::Links { open: vec![pair], sever: true };
-    let copied = vec![(3_000, apart((0, 1))), (100, Act::Own(0)), (100, Act::Backup(1)), (100, Act::Own(1))];
-    let restored = vec![(1_500, apart((1, 2))), (0, Act::Restore(1, 1, true)), (4_000, Act::Mend)];
-    let coverage = story([copied, restored]);
-    met(&coverage, "begun anew");
-}
-
 #[test]
 fn an_older_copy_that_is_written_to_alone_merges() {
     let coverage = story([
