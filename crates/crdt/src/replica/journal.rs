@@ -132,8 +132,10 @@ impl Journal {
         }
     }
 
-    /// Those of the entries that were let go of which `is_there` says that may still be on disk.
-    pub(crate) fn keep_let_go(&mut self, is_there: impl Fn(&u64) -> bool) {
+    /// Earlier sweeps' records are off the disk, but for those that are held or `dead` (in order): what was let go and is none of
+    /// these is gone.
+    pub(crate) fn forget_gone(&mut self, dead: &[u64]) {
+        let is_there = |number: &u64| self.held.contains(number) || dead.binary_search(number).is_ok();
         let (there, gone): (BTreeSet<u64>, BTreeSet<u64>) =
             std::mem::take(&mut self.let_go).into_iter().partition(is_there);
         self.let_go = there;

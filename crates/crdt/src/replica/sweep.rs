@@ -37,9 +37,7 @@ impl Replica {
         if is_trimmed {
             // What earlier sweeps told is no longer on disk.
             dead.sort_unstable();
-            let held = std::mem::take(&mut self.journal.held);
-            self.journal.keep_let_go(|gone| held.contains(gone) || dead.binary_search(gone).is_ok());
-            self.journal.held = held;
+            self.journal.forget_gone(&dead);
         }
         while let Some(&grave) = self.journal.graves.first() {
             if self.is_retained(grave) {

@@ -260,15 +260,13 @@ pub(super) fn restore(
         replica.state.dead.change(number);
         replica.journal.let_go.insert(number);
     }
+    // Of two notes about one record the later one counts.
+    let noted: BTreeMap<u64, &Arc<Bases>> =
+        notes.iter().flat_map(|(_, notes)| notes.bases.iter().map(|(number, bases)| (*number, bases))).collect();
     let mut left = vec![];
     for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_gone && candidate.entry.is_some()) {
         candidate.has_left = has_left.contains(&candidate.number);
         left.extend(candidate.has_left.then_some((candidate.number, candidate.dot)));
-    }
-    // Of two notes about one record the later one counts.
-    let noted: BTreeMap<u64, &Arc<Bases>> =
-        notes.iter().flat_map(|(_, notes)| notes.bases.iter().map(|(number, bases)| (*number, bases))).collect();
-    for candidate in candidates.iter_mut().filter(|candidate| !candidate.is_gone && candidate.entry.is_some()) {
         if let Some(bases) = noted.get(&candidate.number) {
             candidate.bases = Bases::clone(bases);
             replica.journal.say_bases(candidate.number);

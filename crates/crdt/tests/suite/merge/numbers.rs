@@ -91,7 +91,7 @@ fn live(window: &Window, by: u32) -> Option<String> {
 }
 
 /// Whether nobody has the one in its past and not the other.
-fn is_needless(all: &[Version], version: &Version, stands: &Version) -> bool {
+pub fn is_needless(all: &[Version], version: &Version, stands: &Version) -> bool {
     all.iter()
         .all(|other| !other.descends_from(version.dot) || other.dot == stands.dot || other.descends_from(stands.dot))
 }

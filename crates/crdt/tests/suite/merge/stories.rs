@@ -1,9 +1,10 @@
 //! What a user of Kubernetes sees after sites that could not hear each other meet again.
 
-use eddy_crdt::merge::{self, CounterRule, Json, MergeOutcome, RuleBook, Rules};
+use eddy_crdt::merge::{self, CounterRule, Json, MergeOutcome, RuleBook, Rules, Version};
 use eddy_crdt::{AnnouncedBirth, Birth, Keyspace, LeaseId, ReplicaId, Rule, SystemKey, lease_ttl, lease_value};
 
 use super::edits::{get, number, parse, set, string, unset};
+use super::numbers::is_needless;
 use super::objects::{DEPLOYMENT, LEASE, NODE, POD, SERVICE};
 use super::sites::{Place, Sites};
 
@@ -273,12 +274,9 @@ fn what_is_no_object_is_not_left_alone_for_objects_to_stand_on() {
     sites.put(1, pod(r#","spec":{"hostname":"a"},"weight":4"#));
     sites.put(0, pod(r#","weight":1"#));
     let (outcome, _) = meet(&mut sites);
-    let (place, mut window, all) = (&sites.place, sites.place.window(&sites.history), &sites.history);
-    window.drop_middles(&place.rules, 1, place.keyspace, place.key, |version, stands| {
-        all.iter().all(|other| {
-            !other.descends_from(version.dot) || other.dot == stands.dot || other.descends_from(stands.dot)
-        })
-    });
+    let (place, mut window) = (&sites.place, sites.place.window(&sites.history));
+    let droppable = |version: &Version, stands: &Version| is_needless(&sites.history, version, stands);
+    window.drop_middles(&place.rules, 1, place.keyspace, place.key, droppable);
     assert_eq!(place.outcome(&window).live, outcome.live);
 }
 
