@@ -76,12 +76,19 @@ async fn objects_cost_what_they_should_and_their_space_comes_back() -> Result<()
     ensure!(server.ended(Duration::from_secs(20)).await?.success());
     let client = restarted(&mut server, "after a stop", objects).await?;
 
+    let mut maintenance = MaintenanceClient::new(client.channel.clone());
+    let before = from_io(&server, "wchar:")?;
+    maintenance.defragment(DefragmentRequest {}).await?;
+    let wrote = from_io(&server, "wchar:")? - before;
+    println!("a checkpoint of {bytes} bytes: {wrote} written");
+    ensure!(wrote < bytes * 2, "{wrote} bytes were written for a checkpoint of {bytes}");
+
     client.delete_all().await?;
     // As in etcd, a compaction keeps the tombstones of its own revision.
     client.put("after", b"x").await?;
     client.compact(client.revision().await?).await?;
     println!("deleted and compacted: {} MB on disk", on_disk(&data)? / MB);
-    MaintenanceClient::new(client.channel.clone()).defragment(DefragmentRequest {}).await?;
+    maintenance.defragment(DefragmentRequest {}).await?;
     let (left, resident) = (on_disk(&data)?, server.resident()?);
     println!("defragmented: {} MB on disk, {} MB resident", left / MB, resident / MB);
     ensure!(left < 16 * MB, "{left} bytes stay on disk");
@@ -108,9 +115,10 @@ fn wake_ups(server: &Server) -> Result<u64> {
     Ok(sum)
 }
 
-fn written(server: &Server) -> Result<u64> {
+/// What the kernel counts of the process: `wchar:` is what it wrote to files, `write_bytes:` what went on to a disk.
+fn from_io(server: &Server, name: &str) -> Result<u64> {
     let io = std::fs::read_to_string(format!("/proc/{}/io", server.pid()))?;
-    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes:"));
+    let line = io.lines().find_map(|line| line.strip_prefix(name));
     Ok(line.context("no count")?.trim().parse()?)
 }
 
@@ -123,10 +131,10 @@ async fn an_idle_process_writes_nothing_and_hardly_wakes() -> Result<()> {
     drop(client);
     // What follows a write and a closed connection.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (wakes, bytes, resident) = (wake_ups(&server)?, written(&server)?, server.resident()?);
+    let (wakes, bytes, resident) = (wake_ups(&server)?, from_io(&server, "write_bytes:")?, server.resident()?);
     let seconds = 5 * scale().min(120) as u64;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let (wakes, bytes) = (wake_ups(&server)? - wakes, written(&server)? - bytes);
+    let (wakes, bytes) = (wake_ups(&server)? - wakes, from_io(&server, "write_bytes:")? - bytes);
     println!("in {seconds} s: {wakes} wake-ups, {bytes} bytes written; {} KB resident", resident >> 10);
     ensure!(bytes == 0, "{bytes} bytes written while idle");
     ensure!(wakes <= 10 * seconds, "{wakes} wake-ups in {seconds} s");

@@ -11,8 +11,8 @@ use parking_lot::{Condvar, Mutex};
 use super::super::error::StorageError;
 use super::{Build, Built, Clean, Failure};
 
-/// How many bytes are copied, and synced, at once. A write of the log that comes just then waits for them.
-const STEP_BYTES: usize = 256 << 10;
+/// How many bytes are copied at once. sled writes the last leaf of each of these again.
+pub(super) const STEP_BYTES: usize = 1 << 20;
 
 /// After so much work there is a rest.
 const WORK_MIN: Duration = Duration::from_millis(1);

@@ -132,7 +132,7 @@ impl Build {
                 self.plan.disk.remove_tree(&path).map_err(io("remove", &path))?;
                 Stage::Copy(self.plan.trees.create(&path)?)
             }
-            Stage::Copy(draft) => self.copy(draft, bytes)?,
+            Stage::Copy(draft) => self.copy(draft, bytes, stopped)?,
             Stage::Finish(draft) => {
                 draft.finish(stopped)?;
                 Stage::Open
@@ -147,22 +147,27 @@ impl Build {
         Ok(None)
     }
 
-    fn copy(&mut self, mut draft: Box<dyn Draft>, bytes: usize) -> Result<Stage, StorageError> {
+    fn copy(
+        &mut self,
+        mut draft: Box<dyn Draft>,
+        bytes: usize,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Stage, StorageError> {
         let mut packer = Packer::new();
         let mut reader = self.plan.source.read_after(self.reached)?;
         while packer.bytes() < bytes {
             let Some((number, record)) = reader.next()? else {
-                draft.insert(packer.finish(None))?;
+                draft.insert(packer.finish(None), stopped)?;
                 self.check()?;
                 let meta = page::encode_meta(&self.plan.meta);
-                draft.insert(vec![(META_KEY, meta)])?;
+                draft.insert(vec![(META_KEY, meta)], stopped)?;
                 return Ok(Stage::Finish(draft));
             };
             self.seen.add(number, &record);
             packer.push(number, &record);
             self.reached = Some(number);
         }
-        draft.insert(packer.finish(None))?;
+        draft.insert(packer.finish(None), stopped)?;
         Ok(Stage::Copy(draft))
     }
 

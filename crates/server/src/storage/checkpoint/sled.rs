@@ -38,6 +38,9 @@ const WRITE_REOPEN: usize = 16 << 20;
 /// Neither happens before this part of the file was read, or of all that was written: opening takes the longer the more is there.
 const REOPEN_PART: usize = 32;
 
+/// How many bytes are written and synced at once: a write of the log that comes just then waits for them.
+const SYNC_BYTES: usize = 64 << 10;
+
 /// How often a new database is opened and read until its files stay as they are. Two or three times are enough.
 const SETTLE_MAX: usize = 10;
 
@@ -131,7 +134,7 @@ impl Drop for SledDraft {
 }
 
 impl Draft for SledDraft {
-    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>) -> Result<(), StorageError> {
+    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError> {
         if self.fresh > WRITE_REOPEN.max(self.written / REOPEN_PART) {
             self.fresh = 0;
             self.db.take().map_or(Ok(()), |db| close(db, &self.path))?;
@@ -140,17 +143,30 @@ impl Draft for SledDraft {
         let db = self.db.as_ref().ok_or(StorageError::Poisoned)?;
         let bytes: usize = values.iter().map(|(_, value)| value.len()).sum();
         (self.written, self.fresh) = (self.written + bytes, self.fresh + bytes);
-        let write = || {
-            // sled writes a leaf anew each time that it splits, and when it has been changed ten times. So leaves take their
-            // shape while they are empty. Filling one is eight changes then, each written once.
-            values.iter().try_for_each(|(key, _)| db.insert(key, &[]).map(drop))?;
-            values.into_iter().try_for_each(|(key, value)| db.insert(key, value).map(drop))?;
-            db.flush()
+        let write = |write: &mut dyn FnMut() -> sled::Result<()>| {
+            contain(write).map_err(|what| damaged(&self.path, what))?.map_err(|e| sled_error(&self.path, e))
         };
-        contain(write).map_err(|what| damaged(&self.path, what))?.map_err(|e| sled_error(&self.path, e))?;
-        // Little by little, so that what is left to write at the end does not hold up the log.
-        let log = self.path.join("db");
-        std::fs::File::open(&log).and_then(|file| file.sync_data()).map_err(io("sync", &log))
+        // sled writes a leaf anew each time that it splits, and when it has been changed ten times. So leaves take their
+        // shape while they are empty. Filling one is eight changes then, each written once.
+        write(&mut || values.iter().try_for_each(|(key, _)| db.insert(key, &[]).map(drop)))?;
+        let (log, mut values) = (self.path.join("db"), values.into_iter().peekable());
+        while values.peek().is_some() {
+            if stopped() {
+                return Err(StorageError::Abandoned);
+            }
+            let mut part = 0;
+            write(&mut || {
+                while part < SYNC_BYTES
+                    && let Some((key, value)) = values.next()
+                {
+                    part += value.len();
+                    db.insert(key, value)?;
+                }
+                db.flush().map(drop)
+            })?;
+            std::fs::File::open(&log).and_then(|file| file.sync_data()).map_err(io("sync", &log))?;
+        }
+        Ok(())
     }
 
     fn finish(mut self: Box<Self>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError> {
@@ -304,6 +320,7 @@ impl Drop for SledTree {
 #[cfg(test)]
 mod tests {
     use super::super::super::page::{self, Meta, Packer};
+    use super::super::job::STEP_BYTES;
     use super::*;
 
     /// sled writes to a database that is opened and read; one that was settled it leaves as it is, also when it is not closed.
@@ -319,9 +336,9 @@ mod tests {
             }
             packer.push(1_000_000, &[7; 100_000]);
             for chunk in packer.finish(None).chunks(90) {
-                draft.insert(chunk.to_vec()).unwrap();
+                draft.insert(chunk.to_vec(), &|| false).unwrap();
             }
-            draft.insert(vec![(META_KEY, page::encode_meta(&Meta::default()))]).unwrap();
+            draft.insert(vec![(META_KEY, page::encode_meta(&Meta::default()))], &|| false).unwrap();
             draft.finish(&|| false).unwrap();
             let finished = hash_of(&path, &|| false).unwrap();
             for _ in 0..3 {
@@ -344,22 +361,25 @@ mod tests {
         }
     }
 
-    /// What sled writes of a page again stays in its file until the checkpoint goes. So the file tells how much that was.
+    /// Of what sled writes again, much stays in its file until the checkpoint goes. So the file tells of it.
     #[test]
     fn a_tree_takes_little_more_than_its_pages() {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("tree");
         let mut draft = SledTrees.create(&path).unwrap();
         let (mut record, mut pages) = (vec![0; 500], 0);
-        for step in 0..24 {
+        let mut numbers = 1..=48_000_u64;
+        while !numbers.is_empty() {
             let mut packer = Packer::new();
-            for number in 1..=2_000_u64 {
+            while packer.bytes() < STEP_BYTES
+                && let Some(number) = numbers.next()
+            {
                 record[..8].copy_from_slice(&number.to_le_bytes());
-                packer.push(step * 2_000 + number, &record);
+                packer.push(number, &record);
             }
             let values = packer.finish(None);
             pages += values.iter().map(|(_, value)| value.len() as u64).sum::<u64>();
-            draft.insert(values).unwrap();
+            draft.insert(values, &|| false).unwrap();
         }
         draft.finish(&|| false).unwrap();
         let file = std::fs::metadata(path.join("db")).unwrap().len();

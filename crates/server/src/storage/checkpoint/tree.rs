@@ -19,9 +19,9 @@ pub trait Trees: Send + Sync + fmt::Debug {
 
 /// A tree that is being filled.
 pub trait Draft: Send {
-    /// Adds values, in ascending order.
-    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>) -> Result<(), StorageError>;
-    /// Makes it whole and durable, its names included. `stopped` says whether to give up.
+    /// Adds values, in ascending order. `stopped` is asked between parts: it may rest, and says whether to give up.
+    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError>;
+    /// Makes it whole and durable, its names included. `stopped` is asked in between, as above.
     fn finish(self: Box<Self>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError>;
 }
 

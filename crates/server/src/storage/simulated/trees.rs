@@ -52,7 +52,7 @@ impl Trees for SimulatedTrees {
 }
 
 impl Draft for SimulatedDraft {
-    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>) -> Result<(), StorageError> {
+    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, _: &dyn Fn() -> bool) -> Result<(), StorageError> {
         let mut bytes = Vec::new();
         for (key, value) in values {
             bytes.extend_from_slice(&key);
