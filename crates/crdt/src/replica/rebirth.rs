@@ -38,9 +38,15 @@ impl Replica {
     /// Notes that a member was met that knows no more of this replica. When no member does, nothing was lost.
     pub(crate) fn meet(&mut self, turn: &mut Turn, member: ReplicaId) {
         self.membership.met.insert(member);
+        self.end_doubt(turn);
+    }
+
+    /// Ends the doubt if all others that are members now were met, and one at least: an older copy may know of none.
+    pub(crate) fn end_doubt(&mut self, turn: &mut Turn) {
         let own = self.identity.replica;
         let mut others = self.membership.members.iter().filter(|member| !member.removed && member.id != own);
-        if self.membership.past == Past::Doubtful && others.all(|member| self.membership.met.contains(&member.id)) {
+        let met = &self.membership.met;
+        if self.membership.past == Past::Doubtful && !met.is_empty() && others.all(|member| met.contains(&member.id)) {
             self.membership.past = Past::Known;
             self.membership.met = BTreeSet::new();
             turn.effects.head_changed = true;

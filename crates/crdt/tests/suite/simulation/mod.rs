@@ -194,6 +194,23 @@ fn whichever_copies_of_disks_come_back_what_left_for_the_sake_of_others_stays_le
     }
 }
 
+/// How many of these, with members that come and go, a plain `cargo test` runs; `EDDY_SIM_MEMBERS` says otherwise.
+const COPIES_WITH_MEMBERS: u64 = 300;
+
+/// What they must have met.
+const MET_WITH_MEMBERS: [&str; 4] = ["restored disks", "begun anew", "members added", "members removed"];
+
+#[test]
+fn whoever_is_added_or_removed_beside_copies_of_disks_all_become_equal() {
+    let count = env("EDDY_SIM_MEMBERS", COPIES_WITH_MEMBERS);
+    let coverage = sweep(env("EDDY_SIM_SEED", 1), count, copies::plan_with_members);
+    println!("{count} schedules: {coverage:#?}");
+    for what in MET_WITH_MEMBERS.into_iter().filter(|_| count >= COPIES_WITH_MEMBERS) {
+        let met = coverage.0.get(what).copied().unwrap_or_default();
+        assert!(met >= count / 10, "{count} schedules met only {met} {what}");
+    }
+}
+
 #[test]
 fn whatever_befalls_a_cluster_it_becomes_equal_and_nothing_is_lost() {
     half(0);
@@ -340,6 +357,9 @@ const FOUND_UNSWEPT: [u64; 9] = [
 /// later ones stood for it; or two copies told each other theirs.
 const FOUND_COPIES: [u64; 5] = [94, 218, 629, 805, 1452];
 
+/// Such seeds with members that come and go: two in doubt met each other, and the third was removed; they went on to doubt.
+const FOUND_WITH_MEMBERS: [u64; 1] = [2_924];
+
 #[test]
 fn seeds_that_found_a_fault_find_it_no_more() {
     for seed in FOUND {
@@ -362,5 +382,8 @@ fn seeds_that_found_a_fault_find_it_no_more() {
     }
     for seed in FOUND_COPIES {
         sweep(seed, 1, copies::plan);
+    }
+    for seed in FOUND_WITH_MEMBERS {
+        sweep(seed, 1, copies::plan_with_members);
     }
 }

@@ -41,7 +41,7 @@ pub fn sweep(first: u64, count: u64, plan: impl Fn(u64) -> Plan) -> Coverage {
                 panic!(
                     "seed {seed}: {error}\n\n{} founders, links {:?}, mangles {}, delay {} ms; shortened to{}\n  {after}\n\n\
                      EDDY_SIM_SEED={seed} EDDY_SIM_SCHEDULES=1 EDDY_SIM_HOT=1 EDDY_SIM_ABSENCES=1 EDDY_SIM_LOSSY=1 \
-                     EDDY_SIM_RULES=1 EDDY_SIM_UNSWEPT=1 EDDY_SIM_COPIES=1 cargo test -p eddy-crdt --test suite simulation::",
+                     EDDY_SIM_RULES=1 EDDY_SIM_UNSWEPT=1 EDDY_SIM_COPIES=1 EDDY_SIM_MEMBERS=1 cargo test -p eddy-crdt --test suite simulation::",
                     plan.founders,
                     plan.links,
                     plan.mangles,

@@ -394,8 +394,10 @@ impl World {
 
     /// Runs a client's command and compares what is answered and told with what a sequential store would.
     pub fn command(&mut self, host: usize, command: Command) -> Outcome<Option<Result<Reply, Refusal>>> {
-        let now = self.hosts[host].now(self.ms);
-        let Some(up) = self.hosts[host].up() else { return Ok(None) };
+        // A member whose adding was refused is not there.
+        let Some(place) = self.hosts.get(host) else { return Ok(None) };
+        let now = place.now(self.ms);
+        let Some(up) = place.up() else { return Ok(None) };
         let replica = &up.replica;
         let beside = Beside {
             has_lease: &|id| replica.lease(now, id).is_some(),
