@@ -2,6 +2,7 @@
 
 import argparse
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -50,36 +51,63 @@ class Timed:
         return f"{self.seconds:.1f} s, {self.mb:,.0f} MB at most ({self.own_mb:,.0f} MB of its own)"
 
 
+def free_urls(count):
+    """Addresses of this machine that nobody listens at now."""
+    with contextlib.ExitStack() as stack:
+        bound = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in bound:
+            one.bind(("127.0.0.1", 0))
+        return [f"http://127.0.0.1:{one.getsockname()[1]}" for one in bound]
+
+
 class Server:
-    """eddy or etcd on a data dir."""
+    """eddy or etcd on a data dir; `cluster` has the names and peer addresses of all members, `member` names this one."""
 
-    def __init__(self, name, binary, data):
-        self.name, self.binary, self.data = name, binary, data
+    def __init__(self, name, binary, data, member="default", cluster=None):
+        self.name, self.binary, self.data, self.member, self.cluster = name, binary, data, member, cluster
 
-    def start(self):
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0)), other.bind(("127.0.0.1", 0))
-            client, peer = (f"http://127.0.0.1:{s.getsockname()[1]}" for s in (one, other))
-        self.url, begin = client, time.monotonic()
+    def launch(self):
+        """Starts it, and does not wait until it answers."""
+        client, alone = free_urls(2)
+        cluster = self.cluster or {self.member: alone}
+        peer = cluster[self.member]
+        self.url, self.begin = client, time.monotonic()
         argv = [
-            self.binary, "--data-dir", self.data, "--listen-client-urls", client, "--advertise-client-urls", client,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+            self.binary, "--name", self.member, "--data-dir", self.data, "--listen-client-urls", client, "--advertise-client-urls", client,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", ",".join(f"{name}={url}" for name, url in cluster.items()),
             "--quota-backend-bytes", QUOTA, "--log-level", "error",
         ]  # fmt: skip
         self.log = open(f"{self.data}.log", "a")
         self.child = subprocess.Popen([str(word) for word in argv], stdout=self.log, stderr=self.log)
+
+    def ready(self):
+        """Waits until it answers."""
         while True:
             try:
-                with urllib.request.urlopen(f"{client}/health", timeout=5) as answer:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
                     if b'"true"' in answer.read():
                         break
             except (urllib.error.URLError, OSError):
                 pass
-            if self.child.poll() is not None or time.monotonic() - begin > 300:
+            if self.child.poll() is not None or time.monotonic() - self.begin > 300:
                 raise AssertionError(f"{self.name} does not start: {Path(self.log.name).read_text()[-2000:]}")
             time.sleep(0.02)
-        self.start_seconds = time.monotonic() - begin
+        self.start_seconds = time.monotonic() - self.begin
+
+    def start(self):
+        self.launch()
+        self.ready()
         return self
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        values = [float(line.split()[-1]) for line in lines if line.split("{")[0].split(" ")[0] == name]
+        if not values:
+            raise AssertionError(f"{self.name} has no metric {name}")
+        return sum(values)
 
     def stop(self):
         self.child.send_signal(signal.SIGTERM)
