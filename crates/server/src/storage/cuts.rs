@@ -27,7 +27,7 @@ const LIVES: usize = 40;
 const OUTCOMES: u64 = 8;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Model {
+pub(super) struct Model {
     records: BTreeMap<u64, Bytes>,
     head: Option<Bytes>,
     next: u64,
@@ -61,14 +61,14 @@ fn numbers(seed: u64) -> impl FnMut() -> std::io::Result<u64> + Send {
     move || Ok(rng.random())
 }
 
-fn created(seed: u64) -> SimulatedDisk {
+pub(super) fn created(seed: u64) -> SimulatedDisk {
     let disk = SimulatedDisk::new(seed);
     Store::create(&disk, Path::new(ROOT), LOG, &mut numbers(seed)).expect("nothing fails");
     disk
 }
 
 /// What a store holds.
-fn load(disk: &SimulatedDisk, seed: u64) -> Result<(Store, Model), StorageError> {
+pub(super) fn load(disk: &SimulatedDisk, seed: u64) -> Result<(Store, Model), StorageError> {
     let mut store = open(disk, LOG, seed)?;
     let mut records = BTreeMap::new();
     store.load(&mut |number, record| {

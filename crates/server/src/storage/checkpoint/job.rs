@@ -9,10 +9,15 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::super::error::StorageError;
+use super::tree::Pacing;
 use super::{Build, Built, Clean, Failure};
 
 /// How many bytes are copied at once. sled writes the last leaf of each of these again.
 pub(super) const STEP_BYTES: usize = 1 << 20;
+
+/// How many bytes are written and synced at once where others are spared, and where somebody waits.
+const PART_BYTES: usize = 64 << 10;
+const PART_BYTES_IN_HURRY: usize = STEP_BYTES;
 
 /// After so much work there is a rest.
 const WORK_MIN: Duration = Duration::from_millis(1);
@@ -27,7 +32,7 @@ const NICE: i32 = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// In a thread that rests as long as it works, so that the log has the disk to itself half of the time, and that gives way to
-    /// others on a busy machine.
+    /// others on a busy machine. It may be told to hurry.
     Background,
     /// In a thread that does not rest: somebody waits.
     Hurry,
@@ -52,7 +57,7 @@ type Outcome = Result<Done, Failure>;
 
 /// Work on its way.
 pub struct Job {
-    stop: Arc<Stop>,
+    wishes: Arc<Wishes>,
     how: How,
 }
 
@@ -62,37 +67,69 @@ enum How {
     Over,
 }
 
-#[derive(Default)]
-struct Stop {
-    stopped: Mutex<bool>,
+/// What the thread is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Wish {
+    Spare,
+    Hurry,
+    Stop,
+}
+
+struct Wishes {
+    wish: Mutex<Wish>,
     told: Condvar,
 }
 
-impl Stop {
-    fn is_set(&self) -> bool {
-        *self.stopped.lock()
+impl Wishes {
+    fn get(&self) -> Wish {
+        *self.wish.lock()
     }
 
-    fn set(&self) {
-        *self.stopped.lock() = true;
-        self.told.notify_all();
+    /// None is taken back.
+    fn raise(&self, to: Wish) {
+        let mut wish = self.wish.lock();
+        if *wish < to {
+            *wish = to;
+            self.told.notify_all();
+        }
     }
 
     fn rest(&self, time: Duration) {
-        let mut stopped = self.stopped.lock();
-        if !*stopped {
-            self.told.wait_for(&mut stopped, time);
+        let mut wish = self.wish.lock();
+        if *wish == Wish::Spare {
+            self.told.wait_for(&mut wish, time);
         }
     }
 }
 
-fn step(work: Work, bytes: usize, stopped: &dyn Fn() -> bool) -> Result<Outcome, Work> {
+/// The thread's pace. It rests as long as it worked, whenever it is asked.
+struct Paced<'a> {
+    wishes: &'a Wishes,
+    since: Cell<Instant>,
+}
+
+impl Pacing for Paced<'_> {
+    fn stopped(&self) -> bool {
+        let worked = self.since.get().elapsed();
+        if self.wishes.get() == Wish::Spare && worked >= WORK_MIN {
+            self.wishes.rest(worked.min(REST_MAX));
+            self.since.set(Instant::now());
+        }
+        self.wishes.get() == Wish::Stop
+    }
+
+    fn part_bytes(&self) -> usize {
+        if self.wishes.get() == Wish::Spare { PART_BYTES } else { PART_BYTES_IN_HURRY }
+    }
+}
+
+fn step(work: Work, bytes: usize, pacing: &dyn Pacing) -> Result<Outcome, Work> {
     match work {
         Work::Clean(clean) => {
             clean.run();
             Ok(Ok(Done::Cleaned))
         }
-        Work::Build(mut build) => match build.step(bytes, stopped) {
+        Work::Build(mut build) => match build.step(bytes, pacing) {
             Ok(None) => Err(Work::Build(build)),
             Ok(Some(built)) => Ok(Ok(Done::Built(built))),
             Err(failure) => Ok(Err(failure)),
@@ -100,29 +137,15 @@ fn step(work: Work, bytes: usize, stopped: &dyn Fn() -> bool) -> Result<Outcome,
     }
 }
 
-/// Rests as long as it worked, whenever it is asked.
-fn rest(stop: &Stop, since: &Cell<Instant>) {
-    let worked = since.get().elapsed();
-    if worked >= WORK_MIN {
-        stop.rest(worked.min(REST_MAX));
-        since.set(Instant::now());
-    }
-}
-
-fn run(mut work: Work, stop: &Stop, rests: bool) -> Outcome {
-    if rests && let Err(error) = rustix::process::nice(NICE) {
+fn run(mut work: Work, wishes: &Wishes) -> Outcome {
+    if wishes.get() == Wish::Spare
+        && let Err(error) = rustix::process::nice(NICE)
+    {
         tracing::debug!(%error, "the thread that builds checkpoints has the priority of all others");
     }
-    let since = Cell::new(Instant::now());
-    // It is asked often, also while sled's files are read.
-    let stopped = || {
-        if rests {
-            rest(stop, &since);
-        }
-        stop.is_set()
-    };
+    let paced = Paced { wishes, since: Cell::new(Instant::now()) };
     loop {
-        match step(work, STEP_BYTES, &stopped) {
+        match step(work, STEP_BYTES, &paced) {
             Ok(outcome) => return outcome,
             Err(more) => work = more,
         }
@@ -135,22 +158,23 @@ impl Job {
     /// # Errors
     /// When there is no thread to be had.
     pub fn start(work: Work, pace: Pace) -> io::Result<Self> {
-        let stop = Arc::new(Stop::default());
+        let wish = if pace == Pace::Hurry { Wish::Hurry } else { Wish::Spare };
+        let wishes = Arc::new(Wishes { wish: Mutex::new(wish), told: Condvar::new() });
         let how = match pace {
             Pace::Steps(bytes) => How::Steps(work, bytes),
             Pace::Background | Pace::Hurry => {
-                let stop = Arc::clone(&stop);
+                let wishes = Arc::clone(&wishes);
                 let thread = std::thread::Builder::new().name("checkpoint".to_owned());
-                How::Thread(thread.spawn(move || run(work, &stop, pace == Pace::Background))?)
+                How::Thread(thread.spawn(move || run(work, &wishes))?)
             }
         };
-        Ok(Self { stop, how })
+        Ok(Self { wishes, how })
     }
 
     /// What came of it, if it has ended.
     pub fn poll(&mut self) -> Option<Outcome> {
         match std::mem::replace(&mut self.how, How::Over) {
-            How::Steps(work, bytes) => match step(work, bytes, &|| self.stop.is_set()) {
+            How::Steps(work, bytes) => match step(work, bytes, &|| self.wishes.get() == Wish::Stop) {
                 Ok(outcome) => Some(outcome),
                 Err(more) => {
                     self.how = How::Steps(more, bytes);
@@ -170,7 +194,7 @@ impl Job {
     pub fn wait(mut self) -> Outcome {
         match std::mem::replace(&mut self.how, How::Over) {
             How::Steps(mut work, bytes) => loop {
-                match step(work, bytes, &|| self.stop.is_set()) {
+                match step(work, bytes, &|| self.wishes.get() == Wish::Stop) {
                     Ok(outcome) => return outcome,
                     Err(more) => work = more,
                 }
@@ -180,9 +204,20 @@ impl Job {
         }
     }
 
+    /// Has it rest no more: others wait for what comes of it.
+    pub fn hurry(&self) {
+        self.wishes.raise(Wish::Hurry);
+    }
+
+    /// Whether it was told to.
+    #[cfg(test)]
+    pub fn hurries(&self) -> bool {
+        self.wishes.get() == Wish::Hurry
+    }
+
     /// Has it given up as soon as may be, and waits for that. It may have ended well before.
     pub fn stop(self) -> Outcome {
-        self.stop.set();
+        self.wishes.raise(Wish::Stop);
         self.wait()
     }
 }
@@ -195,4 +230,25 @@ fn join(thread: JoinHandle<Outcome>) -> Outcome {
         Err(Failure { error, fatal: true })
     };
     thread.join().unwrap_or_else(panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that has worked for a second rests as long, in small parts, until it is told to hurry.
+    #[test]
+    fn who_hurries_neither_rests_nor_goes_in_small_parts() {
+        let rested = |wish| {
+            let wishes = Wishes { wish: Mutex::new(wish), told: Condvar::new() };
+            let begin = Instant::now();
+            let since = Cell::new(begin.checked_sub(Duration::from_secs(1)).unwrap());
+            let paced = Paced { wishes: &wishes, since };
+            (paced.part_bytes(), paced.stopped(), begin.elapsed() >= REST_MAX)
+        };
+        assert_eq!(rested(Wish::Spare), (PART_BYTES, false, true));
+        assert_eq!(rested(Wish::Stop), (PART_BYTES_IN_HURRY, true, false));
+        assert_eq!(rested(Wish::Hurry).0, PART_BYTES_IN_HURRY);
+        assert!(!rested(Wish::Hurry).1);
+    }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::source::Source;
-use self::tree::{Draft, Tree, Trees};
+use self::tree::{Draft, Pacing, Tree, Trees};
 use super::current::Current;
 use super::dir::{damaged, io};
 use super::disk::Disk;
@@ -100,9 +100,9 @@ impl Build {
     }
 
     /// Goes on by about so many bytes. `None`: there is more to do.
-    pub fn step(&mut self, bytes: usize, stopped: &dyn Fn() -> bool) -> Result<Option<Built>, Failure> {
+    pub fn step(&mut self, bytes: usize, pacing: &dyn Pacing) -> Result<Option<Built>, Failure> {
         let naming = matches!(self.stage, Stage::Name(_));
-        let stepped = if stopped() { Err(StorageError::Abandoned) } else { self.try_step(bytes, stopped) };
+        let stepped = if pacing.stopped() { Err(StorageError::Abandoned) } else { self.try_step(bytes, pacing) };
         stepped.map_err(|error| {
             self.stage = Stage::Ended;
             let fatal = naming && !matches!(error, StorageError::NoSpace { .. } | StorageError::Abandoned);
@@ -125,16 +125,16 @@ impl Build {
         }
     }
 
-    fn try_step(&mut self, bytes: usize, stopped: &dyn Fn() -> bool) -> Result<Option<Built>, StorageError> {
+    fn try_step(&mut self, bytes: usize, pacing: &dyn Pacing) -> Result<Option<Built>, StorageError> {
         let path = self.path();
         self.stage = match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Begin => {
                 self.plan.disk.remove_tree(&path).map_err(io("remove", &path))?;
                 Stage::Copy(self.plan.trees.create(&path)?)
             }
-            Stage::Copy(draft) => self.copy(draft, bytes, stopped)?,
+            Stage::Copy(draft) => self.copy(draft, bytes, pacing)?,
             Stage::Finish(draft) => {
-                draft.finish(stopped)?;
+                draft.finish(pacing)?;
                 Stage::Open
             }
             Stage::Open => Stage::Name(self.plan.trees.open(&path)?),
@@ -147,27 +147,22 @@ impl Build {
         Ok(None)
     }
 
-    fn copy(
-        &mut self,
-        mut draft: Box<dyn Draft>,
-        bytes: usize,
-        stopped: &dyn Fn() -> bool,
-    ) -> Result<Stage, StorageError> {
+    fn copy(&mut self, mut draft: Box<dyn Draft>, bytes: usize, pacing: &dyn Pacing) -> Result<Stage, StorageError> {
         let mut packer = Packer::new();
         let mut reader = self.plan.source.read_after(self.reached)?;
         while packer.bytes() < bytes {
             let Some((number, record)) = reader.next()? else {
-                draft.insert(packer.finish(None), stopped)?;
+                draft.insert(packer.finish(None), pacing)?;
                 self.check()?;
                 let meta = page::encode_meta(&self.plan.meta);
-                draft.insert(vec![(META_KEY, meta)], stopped)?;
+                draft.insert(vec![(META_KEY, meta)], pacing)?;
                 return Ok(Stage::Finish(draft));
             };
             self.seen.add(number, &record);
             packer.push(number, &record);
             self.reached = Some(number);
         }
-        draft.insert(packer.finish(None), stopped)?;
+        draft.insert(packer.finish(None), pacing)?;
         Ok(Stage::Copy(draft))
     }
 

@@ -20,7 +20,7 @@ use super::super::contain::contain;
 use super::super::dir::{self, damaged, io};
 use super::super::error::StorageError;
 use super::super::page::{META_KEY, PageKey};
-use super::tree::{Draft, Tree, Trees};
+use super::tree::{Draft, Pacing, Tree, Trees};
 
 /// sled's unit of allocation. Large enough that a tree node of full pages stays below a quarter of it.
 const SEGMENT: usize = 1 << 20;
@@ -37,9 +37,6 @@ const WRITE_REOPEN: usize = 16 << 20;
 
 /// Neither happens before this part of the file was read, or of all that was written: opening takes the longer the more is there.
 const REOPEN_PART: usize = 32;
-
-/// How many bytes are written and synced at once: a write of the log that comes just then waits for them.
-const SYNC_BYTES: usize = 64 << 10;
 
 /// How often a new database is opened and read until its files stay as they are. Two or three times are enough.
 const SETTLE_MAX: usize = 10;
@@ -134,7 +131,7 @@ impl Drop for SledDraft {
 }
 
 impl Draft for SledDraft {
-    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError> {
+    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, pacing: &dyn Pacing) -> Result<(), StorageError> {
         if self.fresh > WRITE_REOPEN.max(self.written / REOPEN_PART) {
             self.fresh = 0;
             self.db.take().map_or(Ok(()), |db| close(db, &self.path))?;
@@ -151,12 +148,12 @@ impl Draft for SledDraft {
         write(&mut || values.iter().try_for_each(|(key, _)| db.insert(key, &[]).map(drop)))?;
         let (log, mut values) = (self.path.join("db"), values.into_iter().peekable());
         while values.peek().is_some() {
-            if stopped() {
+            if pacing.stopped() {
                 return Err(StorageError::Abandoned);
             }
-            let mut part = 0;
+            let (mut part, bytes) = (0, pacing.part_bytes());
             write(&mut || {
-                while part < SYNC_BYTES
+                while part < bytes
                     && let Some((key, value)) = values.next()
                 {
                     part += value.len();
@@ -169,23 +166,23 @@ impl Draft for SledDraft {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError> {
+    fn finish(mut self: Box<Self>, pacing: &dyn Pacing) -> Result<(), StorageError> {
         let path = &self.path;
         self.db.take().map_or(Ok(()), |db| close(db, path))?;
-        settle(path, stopped)?;
+        settle(path, pacing)?;
         dir::sync_tree(path)?;
         path.parent().map_or(Ok(()), dir::sync_dir)
     }
 }
 
 /// Opens and reads a database until that leaves its files as they are.
-fn settle(path: &Path, stopped: &dyn Fn() -> bool) -> Result<(), StorageError> {
-    let mut before = hash_of(path, stopped)?;
+fn settle(path: &Path, pacing: &dyn Pacing) -> Result<(), StorageError> {
+    let mut before = hash_of(path, pacing)?;
     for _ in 0..SETTLE_MAX {
         let tree = SledTree::open(path)?;
         let mut key = [0; 12];
         while let Some((found, _)) = tree.at_or_above(&key)? {
-            if stopped() {
+            if pacing.stopped() {
                 return Err(StorageError::Abandoned);
             }
             if found == META_KEY {
@@ -194,7 +191,7 @@ fn settle(path: &Path, stopped: &dyn Fn() -> bool) -> Result<(), StorageError> {
             key = successor(found);
         }
         tree.close()?;
-        let after = hash_of(path, stopped)?;
+        let after = hash_of(path, pacing)?;
         if before == after {
             return Ok(());
         }
@@ -214,7 +211,7 @@ fn successor(mut key: PageKey) -> PageKey {
 }
 
 /// A hash of the names and contents of all files in a folder.
-fn hash_of(path: &Path, stopped: &dyn Fn() -> bool) -> Result<u64, StorageError> {
+fn hash_of(path: &Path, pacing: &dyn Pacing) -> Result<u64, StorageError> {
     use std::io::Read;
     let mut entries: Vec<_> =
         std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<_>>).map_err(io("read", path))?;
@@ -224,12 +221,12 @@ fn hash_of(path: &Path, stopped: &dyn Fn() -> bool) -> Result<u64, StorageError>
     for entry in entries {
         hash.update(entry.file_name().as_encoded_bytes());
         if entry.file_type().map_err(io("read", path))?.is_dir() {
-            hash.update(&hash_of(&entry.path(), stopped)?.to_le_bytes());
+            hash.update(&hash_of(&entry.path(), pacing)?.to_le_bytes());
             continue;
         }
         let mut file = std::fs::File::open(entry.path()).map_err(io("open", &entry.path()))?;
         loop {
-            if stopped() {
+            if pacing.stopped() {
                 return Err(StorageError::Abandoned);
             }
             let read = file.read(&mut buffer).map_err(io("read", &entry.path()))?;

@@ -9,6 +9,24 @@ use bytes::Bytes;
 use super::super::error::StorageError;
 use super::super::page::PageKey;
 
+/// How fast a tree is filled, and whether to go on. A closure that says whether to give up does not spare anything else.
+pub trait Pacing {
+    /// Asked often: it may rest here. Whether to give up.
+    fn stopped(&self) -> bool;
+    /// How many bytes are written and synced at once. A write of the log that comes just then waits for them.
+    fn part_bytes(&self) -> usize;
+}
+
+impl<F: Fn() -> bool> Pacing for F {
+    fn stopped(&self) -> bool {
+        self()
+    }
+
+    fn part_bytes(&self) -> usize {
+        usize::MAX
+    }
+}
+
 /// Where trees are made and opened.
 pub trait Trees: Send + Sync + fmt::Debug {
     /// Begins a tree in a folder that is not there yet.
@@ -19,10 +37,10 @@ pub trait Trees: Send + Sync + fmt::Debug {
 
 /// A tree that is being filled.
 pub trait Draft: Send {
-    /// Adds values, in ascending order. `stopped` is asked between parts: it may rest, and says whether to give up.
-    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError>;
-    /// Makes it whole and durable, its names included. `stopped` is asked in between, as above.
-    fn finish(self: Box<Self>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError>;
+    /// Adds values, in ascending order.
+    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, pacing: &dyn Pacing) -> Result<(), StorageError>;
+    /// Makes it whole and durable, its names included.
+    fn finish(self: Box<Self>, pacing: &dyn Pacing) -> Result<(), StorageError>;
 }
 
 /// A tree that is read.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::checkpoint::tree::{Draft, Tree, Trees};
+use super::super::checkpoint::tree::{Draft, Pacing, Tree, Trees};
 use super::super::dir::{damaged, io};
 use super::super::disk::{Disk, DiskFile};
 use super::super::error::StorageError;
@@ -52,7 +52,7 @@ impl Trees for SimulatedTrees {
 }
 
 impl Draft for SimulatedDraft {
-    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, _: &dyn Fn() -> bool) -> Result<(), StorageError> {
+    fn insert(&mut self, values: Vec<(PageKey, Vec<u8>)>, _: &dyn Pacing) -> Result<(), StorageError> {
         let mut bytes = Vec::new();
         for (key, value) in values {
             bytes.extend_from_slice(&key);
@@ -64,8 +64,8 @@ impl Draft for SimulatedDraft {
         Ok(())
     }
 
-    fn finish(self: Box<Self>, stopped: &dyn Fn() -> bool) -> Result<(), StorageError> {
-        if stopped() {
+    fn finish(self: Box<Self>, pacing: &dyn Pacing) -> Result<(), StorageError> {
+        if pacing.stopped() {
             return Err(StorageError::Abandoned);
         }
         self.file.sync_all().map_err(io("sync", &self.path))?;

@@ -14,6 +14,9 @@ use super::Store;
 /// Where the disk is low, a log of so much more than half of what is live is worth a checkpoint, bytes.
 const LOG_BYTES_LOW: u64 = 1 << 20;
 
+/// So many times what makes a checkpoint due, and a log waits for it.
+const HURRY_FACTOR: u64 = 2;
+
 /// What a checkpoint of nothing takes, bytes, and how often it writes what is live.
 const CHECKPOINT_BYTES: u64 = 4 << 20;
 const CHECKPOINT_FACTOR: u64 = 3;
@@ -27,6 +30,14 @@ impl Store {
         outgrown && self.not_before.is_none_or(|at| Instant::now() >= at)
     }
 
+    /// Has a checkpoint rest no more where the log grows faster than it: the log goes on to take space until that is whole.
+    fn hurry(&self) {
+        let far = HURRY_FACTOR * self.setup.log_bytes.max(self.meta.live_bytes);
+        if let Some(job) = self.job.as_ref().filter(|_| self.low || self.wal.bytes() > far.min(self.free)) {
+            job.hurry();
+        }
+    }
+
     /// Whether a checkpoint is on its way, so that `work` should be called again.
     pub fn is_busy(&self) -> bool {
         self.job.is_some()
@@ -36,7 +47,10 @@ impl Store {
     pub fn work(&mut self) -> Result<(), StorageError> {
         self.ready()?;
         if let Some(job) = &mut self.job {
-            let Some(outcome) = job.poll() else { return Ok(()) };
+            let Some(outcome) = job.poll() else {
+                self.hurry();
+                return Ok(());
+            };
             self.job = None;
             return self.ended(outcome, self.setup.pace).or_else(|e| self.put_off(e));
         }
@@ -154,5 +168,44 @@ impl Store {
             self.meta.high_water = self.meta.high_water.max(high_water);
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use bytes::Bytes;
+
+    use super::super::super::cuts::{created, load};
+    use super::*;
+
+    /// What is live was written over, and the log goes on to grow while that is copied.
+    #[test]
+    fn a_checkpoint_hurries_when_the_log_grows_faster_than_it() {
+        let disk = created(1);
+        let (mut store, _) = load(&disk, 1).unwrap();
+        let mut first = 0;
+        let mut append = |store: &mut Store| {
+            let records = vec![Bytes::from(vec![7; 300]); 20];
+            store.append(first, &records, Bytes::new()).unwrap();
+            store.trim(&mut (0..first).collect::<BTreeSet<_>>(), usize::MAX, &mut |_, _| None).unwrap();
+            first += 20;
+            store.sync().unwrap();
+        };
+        append(&mut store);
+        store.work().unwrap();
+        append(&mut store);
+        store.work().unwrap();
+        let hurries = |store: &Store| store.job.as_ref().map(Job::hurries);
+        assert_eq!(hurries(&store), Some(false), "{} bytes of log", store.wal.bytes());
+        append(&mut store);
+        append(&mut store);
+        store.work().unwrap();
+        assert_eq!(hurries(&store), Some(true), "{} bytes of log", store.wal.bytes());
+        while store.is_busy() {
+            store.work().unwrap();
+        }
+        assert!(store.wal.bytes() < 20_000, "{} bytes of log", store.wal.bytes());
     }
 }
