@@ -305,9 +305,10 @@ impl Replica {
     /// giver must not get that under its name.
     fn may_have_left(&self, giver: Option<Origin>, old: &Replica) -> bool {
         let is_third = |id: ReplicaId| id != self.identity.replica && giver.is_none_or(|giver| giver.replica != id);
-        let mut members = self.membership.members.iter().filter(|member| !member.removed);
+        // The giver may have been away when that one was added.
+        let known = [self, old].into_iter().flat_map(|replica| replica.membership.members.iter());
         let is_copy = old.membership.past == Past::Doubtful && old.membership.lineage != self.membership.lineage;
-        is_copy && members.any(|member| is_third(member.id))
+        is_copy && known.filter(|member| !member.removed).any(|member| is_third(member.id))
     }
 
     /// Takes over entries that the giver lacks: those of others, and those under older births of its own. Perhaps no
