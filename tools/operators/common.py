@@ -163,6 +163,15 @@ def arguments(text):
     return parser
 
 
+def filling(peers, server, keys, size):
+    """etcd's load generator, started: it puts so many keys, one after the other, with values of so many bytes."""
+    argv = [
+        peers / "benchmark", f"--endpoints={server.url}", "--conns=20", "--clients=200", "put", "--sequential-keys",
+        "--key-size=32", f"--key-space-size={keys}", f"--total={keys}", f"--val-size={size}",
+    ]  # fmt: skip
+    return subprocess.Popen([str(word) for word in argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def puts(peers, server, total, *more, rate=0, clients=8, keys=10_000):
     """Puts of 256 bytes by etcd's load generator: how many per second, p50 and p99 in milliseconds."""
     said = Timed([

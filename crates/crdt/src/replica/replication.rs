@@ -55,8 +55,9 @@ impl Replication {
         Self { base: all(), floor: all(), settled_upto: all(), begins, ..Self::default() }
     }
 
-    /// The floor that every member has reached, with all that the entries under it depend on. Whoever has an entry has all of
-    /// that. `reached` may lack it: a member's own entries count at once, and what they depend on counts when the member tells.
+    /// The floor that every member has reached, raised to cover what the entries under it depend on. A member that has an entry has
+    /// what it depends on, too. `reached` can still lack that: a member's own entry counts at once, but what the entry depends on
+    /// counts only when the member acknowledges it.
     ///
     /// A version that left lies below the one that stands for it, so both come under the floor together. A start may put the
     /// first one back into its window; it must not wait there while the second has settled.

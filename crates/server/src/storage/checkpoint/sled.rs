@@ -140,8 +140,8 @@ impl Draft for SledDraft {
         let db = self.db.as_ref().ok_or(StorageError::Poisoned)?;
         let bytes: usize = values.iter().map(|(_, value)| value.len()).sum();
         (self.written, self.fresh) = (self.written + bytes, self.fresh + bytes);
-        let write = |write: &mut dyn FnMut() -> sled::Result<()>| {
-            contain(write).map_err(|what| damaged(&self.path, what))?.map_err(|e| sled_error(&self.path, e))
+        let write = |change: &mut dyn FnMut() -> sled::Result<()>| {
+            contain(change).map_err(|what| damaged(&self.path, what))?.map_err(|e| sled_error(&self.path, e))
         };
         // sled writes a leaf anew each time that it splits, and when it has been changed ten times. So leaves take their
         // shape while they are empty. Filling one is eight changes then, each written once.
