@@ -24,7 +24,7 @@ use crate::store::state::Position;
 use crate::store::system::AnnouncedBirth;
 use crate::words::chain::Chain;
 use crate::words::clock::Now;
-use crate::words::id::{Dot, Identity, Origin, ReplicaId};
+use crate::words::id::{Dot, Identity, Origin};
 use crate::words::key::{Keyspace, Place};
 use crate::words::revision::Revision;
 use crate::words::vector::VersionVector;
@@ -169,9 +169,9 @@ impl Installer {
         let (mut refused_of_others, mut unknown) = (vec![], vec![]);
         if let Some(old) = old {
             unknown = recovery::forgotten(&replica, old);
-            let refused = replica.keep_others(&mut turn, self.giver, old);
+            let refused = replica.keep_others(&mut turn, old);
             // What stands on what was written in doubt is refused with it, and its maker may have lost it.
-            let is_doubted = replica.may_have_left(self.giver, old)
+            let is_doubted = replica.may_have_left(old)
                 || refused.iter().any(|lost| replica.is_of_doubt(lost.entry.head.dot.origin, old));
             let (lost, others): (Vec<Lost>, Vec<Lost>) = refused.into_iter().partition(|lost| {
                 let maker = lost.entry.head.dot.origin;
@@ -301,19 +301,15 @@ impl Replica {
     }
 
     /// Whether what an older copy of a disk has, and the giver lacks, may have left elsewhere. The member acknowledged later entries,
-    /// which are not on the copy. Where a third member knew them, it let go of what only those two had and these stand for. The
-    /// giver must not get that under its name.
-    fn may_have_left(&self, giver: Option<Origin>, old: &Replica) -> bool {
-        let is_third = |id: ReplicaId| id != self.identity.replica && giver.is_none_or(|giver| giver.replica != id);
-        // The giver may have been away when that one was added.
-        let known = [self, old].into_iter().flat_map(|replica| replica.membership.members.iter());
-        let is_copy = old.membership.past == Past::Doubtful && old.membership.lineage != self.membership.lineage;
-        is_copy && known.filter(|member| !member.removed).any(|member| is_third(member.id))
+    /// which are not on the copy. A third member that knew them let go of what only those two had and these stand for. Neither the
+    /// copy nor the giver need know of that one. The giver must not get that under its name.
+    fn may_have_left(&self, old: &Replica) -> bool {
+        old.membership.past == Past::Doubtful && old.membership.lineage != self.membership.lineage
     }
 
     /// Takes over entries that the giver lacks: those of others, and those under older births of its own. Perhaps no
     /// other replica has them. Returns the entries that do not fit, because the others went on without them.
-    fn keep_others(&mut self, turn: &mut Turn, giver: Option<Origin>, old: &Replica) -> Vec<Lost> {
+    fn keep_others(&mut self, turn: &mut Turn, old: &Replica) -> Vec<Lost> {
         let (replica, origin) = (self.identity.replica, old.identity.origin());
         // The old state may be a copy from before a birth that others know of. What that birth acknowledged lets them
         // settle what the copy lacks.
@@ -327,7 +323,7 @@ impl Replica {
             dot.origin != origin && !self.origins.vector.contains(dot)
         });
         let lacking: Vec<Entry> = lacking.map(|logged| Entry::clone(&logged.entry)).collect();
-        let may_have_left = self.may_have_left(giver, old);
+        let may_have_left = self.may_have_left(old);
         let is_sure = !may_have_left && !lacking.iter().any(|entry| self.is_of_doubt(entry.head.dot.origin, old));
         if was_heard_of
             && !is_outlived
