@@ -32,8 +32,6 @@ pub(crate) struct Membership {
     /// Which copy of a disk its state goes back to, named by the birth under which that was first doubted. What goes back to two of
     /// them does not fit together: what one let go of, the other may never have had. `None`: all goes back to what was never doubted.
     pub(crate) lineage: Option<Origin>,
-    /// The members that were met since this replica doubts its disk.
-    pub(crate) met: BTreeSet<ReplicaId>,
     /// What members are known to have written.
     pub(crate) heard: Heard,
     /// How many births of each member that are over are known still.
@@ -48,7 +46,6 @@ impl Default for Membership {
             joining: false,
             past: Past::default(),
             lineage: None,
-            met: BTreeSet::new(),
             heard: Heard::default(),
             kept_births: KEPT_BIRTHS,
         }

@@ -215,8 +215,6 @@ impl Replica {
         if self.membership.joining {
             return;
         }
-        // Who was not met yet may have been removed.
-        self.end_doubt(turn);
         if self.membership.members.birth_of(id).is_some_and(|birth| birth != AnnouncedBirth::One(self.identity.birth)) {
             // A member announced it that had not heard of this birth.
             self.announce(turn, id, self.identity.birth);

@@ -177,7 +177,6 @@ impl Replica {
             }
             Input::Doubt(birth) => self.doubt(&mut turn, birth),
             Input::Begins { member, birth } => self.announce_next(&mut turn, member, birth),
-            Input::Met(member) => self.meet(&mut turn, member),
             Input::Hold => {
                 if let Some(replication) = &mut self.replication {
                     replication.hold_until_ms = Some(now.mono_ms.saturating_add(HOLD_MS));

@@ -4,15 +4,13 @@
 //! its being here. So it takes a new birth and another revision space at once. It begins anew from the first member it
 //! meets that has lost nothing, before it tells any peer what it wrote in between.
 
-use std::collections::BTreeSet;
-
 use crate::entry::Past;
 use crate::replica::Replica;
 use crate::replica::marks::Marks;
 use crate::replica::origins::OriginState;
 use crate::replica::spaces::Stride;
 use crate::replica::turn::Turn;
-use crate::words::id::{Birth, ReplicaId};
+use crate::words::id::Birth;
 
 impl Replica {
     /// Goes on under another birth. What it had is from now on as if another replica had made it.
@@ -28,27 +26,20 @@ impl Replica {
         self.marks = Marks::after(self.marks.version(), &self.origins.vector);
         self.membership.past = Past::Doubtful;
         self.membership.lineage = Some(self.identity.origin());
-        self.membership.met.clear();
         self.announce(turn, self.identity.replica, birth);
         // Revisions behind those that are here may have been seen, also such of spaces behind this one.
         self.leap_or_stop(turn, Stride::Alone(birth));
         turn.effects.head_changed = true;
     }
 
-    /// Notes that a member was met that knows no more of this replica. When no member does, nothing was lost.
-    pub(crate) fn meet(&mut self, turn: &mut Turn, member: ReplicaId) {
-        self.membership.met.insert(member);
-        self.end_doubt(turn);
-    }
-
-    /// Ends the doubt if all others that are members now were met, and one at least: an older copy may know of none.
+    /// Ends the doubt once something can settle again. Then each member has acknowledged, under the lineage of this one, what each
+    /// wrote first under it. So there was a moment at which all were of it, and nobody was left who knew more. That each was met
+    /// would not do: one may have begun anew from another since, and that one have come back as a copy.
     pub(crate) fn end_doubt(&mut self, turn: &mut Turn) {
-        let own = self.identity.replica;
-        let mut others = self.membership.members.iter().filter(|member| !member.removed && member.id != own);
-        let met = &self.membership.met;
-        if self.membership.past == Past::Doubtful && !met.is_empty() && others.all(|member| met.contains(&member.id)) {
+        // An older copy may know of no other member.
+        let is_over = || self.membership.counting().len() > 1 && !self.membership.floor().is_empty();
+        if self.membership.past == Past::Doubtful && is_over() {
             self.membership.past = Past::Known;
-            self.membership.met = BTreeSet::new();
             turn.effects.head_changed = true;
         }
     }

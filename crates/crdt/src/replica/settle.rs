@@ -59,6 +59,7 @@ impl Replica {
 
     /// Moves the floor as far as acknowledgements allow, settles what lies under it, and does what waited for that.
     pub(crate) fn advance(&mut self, turn: &mut Turn) {
+        self.end_doubt(turn);
         self.advance_floor(turn);
         self.drop_forgotten_rules();
         self.move_rules(turn);

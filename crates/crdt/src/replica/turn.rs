@@ -74,8 +74,6 @@ pub enum Input {
         /// Its birth.
         birth: Birth,
     },
-    /// That member was greeted and does not know more of this replica.
-    Met(ReplicaId),
     /// A peer reads a snapshot: nothing is settled for a minute, so that its parts fit together.
     Hold,
     /// No peer reads a snapshot any more: what could not be settled meanwhile is.

@@ -172,9 +172,6 @@ impl Session {
             self.enter(Stage::Snapshot);
         } else {
             self.enter(Stage::Open);
-            if replica.membership.past == Past::Doubtful {
-                round.effects.inputs.push(Input::Met(member));
-            }
             // What it said it has is its first acknowledgement.
             let acks = vec![self.incoming.whole_ack_of(peer_origin)];
             round.effects.inputs.push(Input::Acks { own: durable.clone(), acks });
