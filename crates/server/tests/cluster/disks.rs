@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::cluster::{Cluster, PATIENCE, Replica, Setup};
+use crate::cluster::{Cluster, PATIENCE, Replica, Setup, eventually};
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
@@ -147,6 +147,55 @@ async fn put_back(is_seen: bool, said: &str) -> Result<()> {
     let reported = restored.logged(&["a write from before the loss gave something up", "contended"]);
     ensure!(reported == 1, "what was dropped is reported: {}", restored.server.log());
     Ok(())
+}
+
+/// The disks of all members are put back from copies, as when a machine room is set back. Nobody is left who knows more: they go on
+/// together, and settle again.
+#[tokio::test]
+async fn members_that_are_all_put_back_from_old_copies_go_on_together() -> Result<()> {
+    let mut cluster = Cluster::start(3).await?;
+    for replica in &cluster.replicas {
+        replica.put(&replica.name, "old").await?;
+    }
+    cluster.settled().await?;
+    // The copies are not of one moment: each knows something that another does not.
+    for place in 0..3 {
+        let backup = cluster.path(&format!("backup {place}"));
+        let replica = &mut cluster.replicas[place];
+        replica.put(&format!("last of {place}"), "x").await?;
+        replica.server.kill()?;
+        copy(replica.server.data_dir(), &backup)?;
+        replica.server.restart().await?;
+    }
+    for replica in &cluster.replicas {
+        replica.put(&replica.name, "lost").await?;
+    }
+    cluster.settled().await?;
+    for replica in &mut cluster.replicas {
+        replica.server.kill()?;
+    }
+    for (place, replica) in cluster.replicas.iter().enumerate() {
+        fs::remove_dir_all(replica.server.data_dir())?;
+        copy(&cluster.path(&format!("backup {place}")), replica.server.data_dir())?;
+    }
+    for replica in &mut cluster.replicas {
+        replica.server.respawn()?;
+    }
+    for (place, replica) in cluster.replicas.iter_mut().enumerate() {
+        replica.server.ready().await?;
+        // Two of them begin anew from another one once they meet, and answer nobody for a moment.
+        let key = format!("after {place}");
+        eventually("it takes a write", async || replica.put(&key, "y").await.map(drop)).await?;
+    }
+    for replica in &cluster.replicas {
+        replica.logs("the data dir is a copy").await?;
+        for place in 0..3 {
+            replica.shows(&format!("last of {place}"), Some("x")).await?;
+            replica.shows(&format!("after {place}"), Some("y")).await?;
+            replica.shows(&cluster.replicas[place].name, Some("old")).await?;
+        }
+    }
+    cluster.settled().await
 }
 
 /// Leaves the data dir of a replica as a process leaves it that is stopped while it begins anew from that member.
