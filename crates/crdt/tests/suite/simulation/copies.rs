@@ -1,7 +1,7 @@
 //! Schedules of disks that come back as older copies while others are away. What the members of a group have told each other may have
 //! left, for the sake of those that are away. A copy of one of their disks has some of it, and not what stands for it. Then it is
 //! the copy that those meet who were away, or other copies. What is written again is another incarnation of its key, which is seen to go
-//! and come: no client here counts on its staying. In a second kind a member more is added, and one may be removed.
+//! and come: no client here counts on its staying. In more kinds members are added, and some may be removed.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -127,26 +127,19 @@ pub fn plan(seed: u64) -> Plan {
     }
 }
 
-/// The schedule that a seed stands for, with a member more from some moment on, and in some a member less.
-pub fn plan_with_members(seed: u64) -> Plan {
-    let mut plan = plan(seed);
-    let rng = &mut SmallRng::seed_from_u64(seed ^ 0x00ad_ded0);
-    let (founders, added) = (plan.founders, plan.founders);
-    let begin = rng.random_range(1..plan.acts.len());
-    plan.acts.insert(begin, (rng.random_range(0..1_000), Act::Add(rng.random_range(0..founders), added)));
+/// Adds a member at some moment behind `from`. It can talk to whom another one can talk to, writes, and its disk may come back as an
+/// older copy. Tells when that is.
+fn add_member(plan: &mut Plan, rng: &mut SmallRng, from: usize, added: usize) -> usize {
+    let begin = rng.random_range(from..plan.acts.len());
+    plan.acts.insert(begin, (rng.random_range(0..1_000), Act::Add(rng.random_range(0..added), added)));
     for (_, act) in &mut plan.acts[begin + 1..] {
         let Act::Links { open, .. } = act else { continue };
-        // Where one of the founders is.
-        let beside = rng.random_range(0..founders);
+        // Where one of those before it is.
+        let beside = rng.random_range(0..added);
         let is_open = |host: usize| open.contains(&(beside.min(host), beside.max(host)));
-        let more: Vec<_> = (0..founders).filter(|host| *host == beside || is_open(*host)).collect();
+        let more: Vec<_> = (0..added).filter(|host| *host == beside || is_open(*host)).collect();
         open.extend(more.into_iter().map(|host| (host, added)));
     }
-    let mut insert = |rng: &mut SmallRng, from: usize, wait_ms: u64, act: Act| {
-        let at = rng.random_range(from..=plan.acts.len());
-        plan.acts.insert(at, (wait_ms, act));
-        at
-    };
     for _ in 0..rng.random_range(2..12) {
         let act = match rng.random_range(0..10) {
             0..3 => Act::Pair(added),
@@ -155,19 +148,53 @@ pub fn plan_with_members(seed: u64) -> Plan {
             _ => Act::Hot(added, rng.random()),
         };
         let wait_ms = rng.random_range(0..300);
-        insert(rng, begin + 1, wait_ms, act);
+        insert(plan, rng, begin + 1, wait_ms, act);
     }
     if rng.random_bool(0.4) {
-        let at = insert(rng, begin + 1, 50, Act::Backup(added));
+        let at = insert(plan, rng, begin + 1, 50, Act::Backup(added));
         let back_ms = [1, 50, 3_000][rng.random_range(0..3)];
-        insert(rng, at + 1, 0, Act::Restore(added, back_ms, true));
+        insert(plan, rng, at + 1, 0, Act::Restore(added, back_ms, true));
     }
-    let (one, other) = (rng.random_range(0..=founders), rng.random_range(0..=founders));
+    begin
+}
+
+/// Puts an act somewhere behind `from`; tells where.
+fn insert(plan: &mut Plan, rng: &mut SmallRng, from: usize, wait_ms: u64, act: Act) -> usize {
+    let at = rng.random_range(from..=plan.acts.len());
+    plan.acts.insert(at, (wait_ms, act));
+    at
+}
+
+/// Perhaps removes one of the members, at some moment.
+fn remove_member(plan: &mut Plan, rng: &mut SmallRng, members: usize) {
+    let (one, other) = (rng.random_range(0..members), rng.random_range(0..members));
     if one != other && rng.random_bool(0.4) {
         let wait_ms = rng.random_range(0..500);
-        insert(rng, 1, wait_ms, Act::Remove(one, other));
+        insert(plan, rng, 1, wait_ms, Act::Remove(one, other));
         // What a removed member writes before it knows is nobody's: the oracle of all versions does not know that.
         plan.watched = false;
+    }
+}
+
+/// The schedule that a seed stands for, with a member more from some moment on, and in some a member less.
+pub fn plan_with_members(seed: u64) -> Plan {
+    let mut plan = plan(seed);
+    let rng = &mut SmallRng::seed_from_u64(seed ^ 0x00ad_ded0);
+    let founders = plan.founders;
+    add_member(&mut plan, rng, 1, founders);
+    remove_member(&mut plan, rng, founders + 1);
+    plan
+}
+
+/// The same with two members more, the second perhaps added by the first, and in some up to two members less.
+pub fn plan_with_more_members(seed: u64) -> Plan {
+    let mut plan = plan(seed);
+    let rng = &mut SmallRng::seed_from_u64(seed ^ 0x00ad_ded1);
+    let founders = plan.founders;
+    let first = add_member(&mut plan, rng, 1, founders);
+    add_member(&mut plan, rng, first + 1, founders + 1);
+    for _ in 0..2 {
+        remove_member(&mut plan, rng, founders + 2);
     }
     plan
 }
