@@ -7,13 +7,14 @@
 //!    last;
 //! 3. one head left is the outcome; Kubernetes objects are merged field by field; else the last writer wins.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::command::notice::{GivenUp, Part, Rule, Said, Stands};
 use crate::entry::ChangeKind;
+use crate::merge::object::lately::reader;
 use crate::merge::object::{self, Object, replay};
 use crate::merge::rights;
 use crate::merge::rules::Rules;
@@ -162,7 +163,8 @@ fn decide(base: Option<&Live>, versions: &[Version], rules: &Rules, keyspace: Ke
 
 /// The heads, all of one incarnation, merged field by field; `None` when they are not all objects of one kind.
 fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: &Rules) -> Option<replay::Merged> {
-    let object = |version: &Version| Object::parse(version.value()?);
+    let read = reader(versions.len());
+    let object = |version: &Version| read(version.value()?);
     let mut of_heads = Vec::with_capacity(heads.len());
     for head in heads {
         of_heads.push((head.dot, object(head)?));
@@ -174,18 +176,18 @@ fn fields(base: Option<&Live>, versions: &[Version], heads: &[&Version], rules: 
     let ancestry: Vec<&Version> =
         versions.iter().filter(|v| heads.iter().any(|head| head.dot == v.dot || head.descends_from(v.dot))).collect();
     // A version of another incarnation, or one that cannot be read, is no version of its fields.
-    let read = |v: &&Version| match of_heads.iter().find(|(dot, _)| *dot == v.dot) {
+    let like_first = |v: &&Version| match of_heads.iter().find(|(dot, _)| *dot == v.dot) {
         _ if v.incarnation != incarnation => None,
-        Some((_, object)) => Some(Cow::Borrowed(object)),
-        None => object(v).filter(|object| object.is_like(first)).map(Cow::Owned),
+        Some((_, object)) => Some(Arc::clone(object)),
+        None => object(v).filter(|object| object.is_like(first)),
     };
-    let objects: Vec<Option<Cow<'_, Object>>> = ancestry.iter().map(read).collect();
-    let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| Object::parse(&base.value));
+    let objects: Vec<Option<Arc<Object>>> = ancestry.iter().map(like_first).collect();
+    let base = base.filter(|base| base.incarnation == incarnation).and_then(|base| read(&base.value));
     let base = base.filter(|base| base.is_like(first));
-    let replayed: Vec<(&Version, Cow<'_, Object>)> =
-        ancestry.into_iter().zip(objects).filter_map(|(v, object)| Some((v, object?))).collect();
+    let replayed: Vec<(&Version, &Object)> =
+        ancestry.into_iter().zip(&objects).filter_map(|(v, object)| Some((v, object.as_deref()?))).collect();
     // Were Automerge to refuse, it would on every replica: the last writer wins then.
-    replay::merge(base.as_ref(), &replayed, rules).ok().flatten()
+    replay::merge(base.as_deref(), &replayed, rules).ok().flatten()
 }
 
 /// The incarnations that a delete among these versions saw, each with the last such delete.

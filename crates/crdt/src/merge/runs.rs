@@ -3,11 +3,12 @@
 //! A **run** is a chain of versions of which nothing else stands on the inner ones. Of what is no object, and of deletes, the
 //! last one in a run stands for those before it.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
 use crate::entry::ChangeKind;
 use crate::merge::graph::Graph;
 use crate::merge::object::Object;
+use crate::merge::object::lately::reader;
 use crate::merge::object::silent::{self, By};
 use crate::merge::version::Version;
 use crate::words::value::Live;
@@ -32,26 +33,27 @@ pub(crate) fn silent_of_key(
     };
     let among: Vec<bool> = (0..versions.len()).map(|at| among[at] && !begins_on_top(at)).collect();
     let may_go = |at: usize| among[at] && may_go(at);
-    let objects: Vec<Option<Object>> = versions.iter().map(|version| Object::parse(version.value()?)).collect();
-    let base = base.and_then(|base| Some((base.incarnation, Object::parse(&base.value)?)));
+    let read = reader(versions.len());
+    let objects: Vec<Option<Arc<Object>>> = versions.iter().map(|version| read(version.value()?)).collect();
+    let base = base.and_then(|base| Some((base.incarnation, read(&base.value)?)));
     let mut goes: Vec<bool> = (0..versions.len()).map(|at| objects[at].is_none() && may_go(at)).collect();
     let mut done = vec![false; versions.len()];
     for first in 0..versions.len() {
-        let Some(like) = objects[first].as_ref().filter(|_| !done[first]) else { continue };
+        let Some(like) = objects[first].as_deref().filter(|_| !done[first]) else { continue };
         let incarnation = versions[first].incarnation;
         let of_kind = |at: &usize| {
-            let object = objects[*at].as_ref().filter(|object| object.is_like(like));
+            let object = objects[*at].as_deref().filter(|object| object.is_like(like));
             versions[*at].incarnation == incarnation && object.is_some()
         };
         let places: Vec<usize> = (first..versions.len()).filter(of_kind).collect();
-        let all: Vec<(&Version, Cow<'_, Object>)> =
-            places.iter().filter_map(|at| Some((versions[*at], Cow::Borrowed(objects[*at].as_ref()?)))).collect();
+        let all: Vec<(&Version, &Object)> =
+            places.iter().filter_map(|at| Some((versions[*at], objects[*at].as_deref()?))).collect();
         // On what a delete follows, nothing can stand any more. A put of another incarnation kills nothing: a concurrent
         // version may carry this one on.
         let ends = |at: usize| graph.continuation(at).is_some_and(|next| versions[next].kind == ChangeKind::Delete);
         let ended: Vec<bool> = places.iter().map(|at| ends(*at) && may_go(*at)).collect();
         let base = base.as_ref().filter(|(of, object)| *of == incarnation && object.is_like(like));
-        let (base, is_whole) = (base.map(|(_, object)| object), places.len() == versions.len());
+        let (base, is_whole) = (base.map(|(_, object)| &**object), places.len() == versions.len());
         // Without one where several come together, what is no object may be all that the others stand on. They cannot be merged on that.
         let may_leave = |at: usize| among[at] && (is_whole || graph.continuation(at).is_some());
         let among: Vec<bool> = places.iter().map(|at| may_leave(*at)).collect();

@@ -291,3 +291,46 @@ pub struct Settled {
     /// The versions that are in the base now, ancestors before descendants.
     pub dots: Vec<Dot>,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::merge::object::lately;
+    use crate::words::clock::Stamp;
+    use crate::words::id::{Birth, Origin, ReplicaId};
+    use crate::words::value::Incarnation;
+
+    fn value(data: &str) -> Bytes {
+        format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","data":{{"a":"{data}"}}}}"#).into()
+    }
+
+    /// Three writers in turn, none of whom sees the others. Each version is merged with all that are there.
+    #[test]
+    fn while_a_window_grows_each_version_is_read_once() {
+        const VERSIONS: u64 = 60;
+        let dot = |at: u64| {
+            let origin = Origin { replica: ReplicaId::new(at % 3 + 1), birth: Birth::new(1) };
+            Dot { origin, seq: at / 3 + 1 }
+        };
+        let incarnation = Incarnation { stamp: Stamp::default(), dot: dot(0) };
+        let live = Live { value: value("base"), lease: None, version: 1, incarnation };
+        let mut window = Window::new(Some(live));
+        for at in 0..VERSIONS {
+            window.add(Version {
+                dot: dot(at),
+                stamp: Stamp::new(at),
+                rules: 1,
+                deps: Arc::default(),
+                kind: ChangeKind::Put { value: value(&at.to_string()), lease: None, version: 2 },
+                incarnation,
+            });
+            let outcome = window.outcome(&RuleBook::default(), Keyspace::Client, b"/registry/configmaps/default/a");
+            assert!(outcome.live.is_some());
+        }
+        assert_eq!(lately::count(), VERSIONS as usize + 1, "and the base once");
+    }
+}

@@ -3,7 +3,6 @@
 //! What one alone edited needs no engine: it is what that one wrote. Most merges are of edits of different fields, and ask
 //! Automerge nothing.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Object;
@@ -72,7 +71,7 @@ impl Contest {
     /// When Automerge refuses.
     pub fn of(
         past: &Past<'_>,
-        versions: &[&(&Version, Cow<'_, Object>)],
+        versions: &[&(&Version, &Object)],
         edits: &[&BTreeMap<String, Edit>],
     ) -> Result<Option<Self>, DocumentError> {
         if versions.len() > DOCUMENT_MAX {

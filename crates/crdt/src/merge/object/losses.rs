@@ -1,6 +1,5 @@
 //! What a merge of objects gave up: which edits are not in the outcome, and whose stand there.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::command::notice::{GivenUp, Part, Said, Stands};
@@ -40,7 +39,7 @@ impl Replay<'_> {
     pub(super) fn given_up(
         &self,
         object: &Json,
-        versions: &[&(&Version, Cow<'_, Object>)],
+        versions: &[&(&Version, &Object)],
         heads: &[usize],
         stay: Option<&[usize]>,
         mended: &[Mended],
@@ -99,7 +98,7 @@ impl Replay<'_> {
     }
 
     /// Who took away last what the version at `lost` wrote there, or something in which that lies.
-    fn taken_away(&self, lost: usize, path: &Path, versions: &[&(&Version, Cow<'_, Object>)]) -> Written {
+    fn taken_away(&self, lost: usize, path: &Path, versions: &[&(&Version, &Object)]) -> Written {
         let mut around: Vec<String> = vec![];
         let mut way = String::new();
         for step in path.steps() {

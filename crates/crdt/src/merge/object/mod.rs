@@ -2,6 +2,7 @@
 //!
 //! - [`json`]: a strict reader that keeps numbers as they are, and the one way a merged value is written;
 //! - [`protobuf`]: Kubernetes' protobuf as the same JSON, and back; [`time`]: the times in it;
+//! - [`lately`]: objects that were read lately, which need not be read again;
 //! - [`path`], [`schema`], [`leaves`]: where a leaf lies, what Kubernetes declares about it, a value taken apart;
 //! - [`shared`]: what all versions have in common, which needs no merging;
 //! - [`past`]: what each leaf is where versions come together, read from their vectors; [`document`]: leaves as an Automerge
@@ -16,6 +17,7 @@
 pub mod contest;
 pub mod document;
 pub mod json;
+pub mod lately;
 pub mod leaves;
 pub mod losses;
 pub mod meaning;

@@ -66,7 +66,7 @@ pub(super) struct Replayed {
 /// When Automerge refuses; on every replica then.
 pub fn merge(
     base: Option<&Object>,
-    versions: &[(&Version, Cow<'_, Object>)],
+    versions: &[(&Version, &Object)],
     rules: &Rules,
 ) -> Result<Option<Merged>, DocumentError> {
     let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
@@ -74,12 +74,12 @@ pub fn merge(
     // An order that is the same everywhere, whatever order the versions arrived in.
     let mut order: Vec<usize> = (0..versions.len()).collect();
     order.sort_by_key(|&at| (graph.depth(at), plain[at].dot));
-    let versions: Vec<&(&Version, Cow<'_, Object>)> = order.iter().map(|&at| &versions[at]).collect();
+    let versions: Vec<&(&Version, &Object)> = order.iter().map(|&at| &versions[at]).collect();
     let heads: Vec<usize> = (0..versions.len()).filter(|&at| is_head(at, &versions)).collect();
     // Written as the last of them was, and in its apiVersion.
     let last = heads.iter().map(|&at| versions[at]).max_by_key(|(version, _)| version.order());
     let Some((_, last)) = last else { return Ok(None) };
-    if !heads.iter().all(|&at| means_the_same_in(&versions[at].1, last, rules)) {
+    if !heads.iter().all(|&at| means_the_same_in(versions[at].1, last, rules)) {
         return Ok(None);
     }
     let schema = last.schema(rules);
@@ -112,7 +112,7 @@ pub fn merge(
     Ok(value.map(|value| Merged { value: Some(value), given_up, replaced }))
 }
 
-fn is_head(at: usize, versions: &[&(&Version, Cow<'_, Object>)]) -> bool {
+fn is_head(at: usize, versions: &[&(&Version, &Object)]) -> bool {
     !versions[at + 1..].iter().any(|(later, _)| later.descends_from(versions[at].0.dot))
 }
 
@@ -156,7 +156,7 @@ impl<'a> Replay<'a> {
     /// Replays the versions. `objects` tells what is not the same in all of them.
     pub(super) fn run(
         &mut self,
-        versions: &[&'a (&'a Version, Cow<'_, Object>)],
+        versions: &[&'a (&'a Version, &Object)],
         objects: &[Json],
     ) -> Result<(), DocumentError> {
         let all = objects.iter().map(|object| scalars(object, self.schema, &mut self.leaves)).collect();
@@ -166,7 +166,7 @@ impl<'a> Replay<'a> {
     /// The same, taken apart already.
     pub(super) fn run_leaves(
         &mut self,
-        versions: &[&'a (&'a Version, Cow<'_, Object>)],
+        versions: &[&'a (&'a Version, &Object)],
         all: Vec<Scalars>,
     ) -> Result<(), DocumentError> {
         let plain: Vec<&Version> = versions.iter().map(|(version, _)| *version).collect();
@@ -206,7 +206,7 @@ impl<'a> Replay<'a> {
     }
 
     /// The leaves where these versions come together.
-    fn state(&self, heads: &[usize], versions: &[&(&Version, Cow<'_, Object>)]) -> Result<Scalars, DocumentError> {
+    fn state(&self, heads: &[usize], versions: &[&(&Version, &Object)]) -> Result<Scalars, DocumentError> {
         if let [head] = heads {
             return Ok(self.replayed[*head].scalars.clone());
         }
@@ -225,7 +225,7 @@ impl<'a> Replay<'a> {
         &self,
         key: &str,
         heads: &[usize],
-        versions: &[&(&Version, Cow<'_, Object>)],
+        versions: &[&(&Version, &Object)],
     ) -> Result<Option<(Written, Scalar)>, DocumentError> {
         let resolution = self.leaves.get(key).map_or(Resolution::LastWriter, |(_, resolution)| *resolution);
         let order = |writer: Option<usize>| self.written_at(writer?, key, versions);
@@ -241,13 +241,13 @@ impl<'a> Replay<'a> {
         &self,
         key: &str,
         heads: &[usize],
-        versions: &[&(&Version, Cow<'_, Object>)],
+        versions: &[&(&Version, &Object)],
     ) -> Result<Written, DocumentError> {
         Ok(self.leaf(key, heads, versions)?.and_then(|(written, _)| written))
     }
 
     /// When what a version says of a leaf was written: that of what its writer only saw is another's.
-    pub(super) fn written_at(&self, at: usize, key: &str, versions: &[&(&Version, Cow<'_, Object>)]) -> Written {
+    pub(super) fn written_at(&self, at: usize, key: &str, versions: &[&(&Version, &Object)]) -> Written {
         self.replayed[at].seen.get(key).copied().unwrap_or_else(|| Some(versions[at].0.order()))
     }
 
@@ -264,7 +264,7 @@ impl<'a> Replay<'a> {
         after: &Scalars,
         edits: &BTreeMap<String, Edit>,
         parents: &[usize],
-        versions: &[&(&Version, Cow<'_, Object>)],
+        versions: &[&(&Version, &Object)],
     ) -> Result<BTreeMap<String, Written>, DocumentError> {
         let mut seen = BTreeMap::new();
         if !self.schema.is_pod() {
@@ -283,7 +283,7 @@ impl<'a> Replay<'a> {
         &self,
         merged: &mut Scalars,
         heads: &[usize],
-        versions: &[&(&Version, Cow<'_, Object>)],
+        versions: &[&(&Version, &Object)],
     ) -> Result<Option<Vec<usize>>, DocumentError> {
         let nodes: BTreeSet<&str> = heads.iter().filter_map(|&at| versions[at].1.node()).collect();
         if nodes.len() < 2 {

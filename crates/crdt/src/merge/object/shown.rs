@@ -1,6 +1,5 @@
 //! What a writer saw where versions come together, and what of its version is therefore an edit.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::merge::version::Version;
@@ -36,7 +35,7 @@ impl Replay<'_> {
         [before, says, shown, after]: [&Scalars; 4],
         mends: &[Mended],
         parents: &[usize],
-        versions: &[&(&Version, Cow<'_, Object>)],
+        versions: &[&(&Version, &Object)],
     ) -> Result<BTreeMap<String, Written>, DocumentError> {
         let mut seen = BTreeMap::new();
         for key in says.keys().chain(shown.keys()).filter(|key| says.get(*key) != shown.get(*key)) {

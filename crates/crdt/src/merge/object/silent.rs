@@ -11,7 +11,6 @@
 //! Each replica decides by itself, and one that was away may be told by several. All of this holds as well for what they
 //! keep together, and for who has some of what leaves: a write that is hidden here may stand there.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::merge::graph::{Graph, Positions};
@@ -34,7 +33,7 @@ pub struct Versions<'a> {
     /// What was there before all of them.
     pub base: Option<&'a Object>,
     /// The versions with what they hold.
-    pub all: &'a [(&'a Version, Cow<'a, Object>)],
+    pub all: &'a [(&'a Version, &'a Object)],
     /// Those of them that may go at all.
     pub among: &'a [bool],
     /// Those of them on which nothing of this object can stand any more.
@@ -252,7 +251,7 @@ enum Missed {
 
 fn missed(
     replay: &Replay<'_>,
-    all: &[&(&Version, Cow<'_, Object>)],
+    all: &[&(&Version, &Object)],
     ways: &Ways,
     stays: &[bool],
     is_hidden: impl Fn(usize, &str) -> bool,

@@ -1,7 +1,5 @@
 //! Puts right what versions do not mean together.
 
-use std::borrow::Cow;
-
 use crate::merge::version::Version;
 
 use super::super::Object;
@@ -16,7 +14,7 @@ use super::refused;
 use super::watched::Mended;
 
 /// The versions that are replayed.
-type Versions<'a, 'b> = [&'a (&'a Version, Cow<'b, Object>)];
+type Versions<'a, 'b> = [&'a (&'a Version, &'b Object)];
 
 impl Replay<'_> {
     /// Whether a leaf can contradict others.
