@@ -355,8 +355,9 @@ const FOUND_UNSWEPT: [u64; 9] = [
 ];
 
 /// Such seeds among schedules of copies: a copy gave something under its name to who had not had it, and it had left elsewhere, where
-/// later ones stood for it; or two copies told each other theirs.
-const FOUND_COPIES: [u64; 5] = [94, 218, 629, 805, 1452];
+/// later ones stood for it; or two copies told each other theirs. The last finds a planted fault, that who begins from a copy is sure
+/// of what that wrote in doubt.
+const FOUND_COPIES: [u64; 6] = [94, 218, 629, 805, 1452, 2883];
 
 /// Such seeds with members that come and go. Two in doubt met each other, and the third was removed; they went on to doubt. In two
 /// a copy gave something under its name to who had been away when the third was added. In the last one doubt ended too early: who was
