@@ -296,17 +296,11 @@ pub struct Settled {
 mod tests {
     use std::sync::Arc;
 
-    use bytes::Bytes;
-
     use super::*;
-    use crate::merge::object::lately;
+    use crate::merge::object::lately::{self, tests::value};
     use crate::words::clock::Stamp;
     use crate::words::id::{Birth, Origin, ReplicaId};
     use crate::words::value::Incarnation;
-
-    fn value(data: &str) -> Bytes {
-        format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","data":{{"a":"{data}"}}}}"#).into()
-    }
 
     /// Three writers in turn, none of whom sees the others. Each version is merged with all that are there.
     #[test]
@@ -330,6 +324,8 @@ mod tests {
             });
             let outcome = window.outcome(&RuleBook::default(), Keyspace::Client, b"/registry/configmaps/default/a");
             assert!(outcome.live.is_some());
+            // The first two are read with the third: until then nothing is kept.
+            assert!(at < 2 || lately::count() == at as usize + 2, "the base and {at} more: {}", lately::count());
         }
         assert_eq!(lately::count(), VERSIONS as usize + 1, "and the base once");
     }

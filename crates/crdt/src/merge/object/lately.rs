@@ -18,6 +18,10 @@ const OBJECTS_MAX: usize = 128;
 /// How many bytes their values take together, at most. An object takes several times as much.
 const BYTES_MAX: usize = 256 << 10;
 
+/// From how many versions on that are merged together what is read of them is kept. Mostly there are two, merged once, and they settle.
+/// To keep those as well made that merge 5 % slower: what it takes is in no cache of the processor any more.
+const VERSIONS_MIN: usize = 3;
+
 /// The objects that were read last, with their values. These are held, so that no other value can come to lie where they lie.
 #[derive(Default)]
 struct Lately {
@@ -28,15 +32,11 @@ struct Lately {
     read: usize,
 }
 
-/// How many versions a window has from which on what is read of it is kept. Most have two, are merged once, and settle. To keep
-/// those as well made that merge 5 % slower: what it takes is in no cache of the processor any more.
-const VERSIONS_MIN: usize = 3;
-
 thread_local! {
     static LATELY: RefCell<Lately> = RefCell::default();
 }
 
-/// How to read the values of a window of that many versions: as [`Object::parse`] does, if this very value was not read lately.
+/// How to read the values of that many versions that are merged together: as [`Object::parse`] does, if this very value was not read lately.
 pub(crate) fn reader(versions: usize) -> fn(&Bytes) -> Option<Arc<Object>> {
     match versions {
         VERSIONS_MIN.. => |value| LATELY.with_borrow_mut(|lately| lately.read(value)),
@@ -75,10 +75,11 @@ impl Lately {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn value(data: &str) -> Bytes {
+    /// An object that says this.
+    pub(crate) fn value(data: &str) -> Bytes {
         format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","data":{{"a":"{data}"}}}}"#).into()
     }
 
