@@ -5,7 +5,7 @@
 
 use crate::command::op::KeyValue;
 use crate::replica::Replica;
-use crate::store::index::KeyVersion;
+use crate::store::index::{Index, KeyVersion};
 use crate::store::past::PastValues;
 use crate::store::walk::{self, VersionCursor};
 use crate::words::id::LeaseId;
@@ -36,6 +36,7 @@ impl BackupPoint {
 pub struct VersionAt<'a> {
     key: &'a Key,
     version: &'a KeyVersion,
+    index: &'a Index,
 }
 
 impl VersionAt<'_> {
@@ -46,7 +47,7 @@ impl VersionAt<'_> {
 
     /// What it says. The value is empty where `past` lacks it.
     pub fn stored(&self, past: &PastValues) -> StoredVersion {
-        StoredVersion { key: self.key.clone(), kv: self.version.to_key_value(self.key, past) }
+        StoredVersion { key: self.key.clone(), kv: self.version.to_key_value(self.key, self.index.past(past)) }
     }
 }
 
@@ -85,10 +86,11 @@ impl Replica {
     ) -> Result<Option<VersionCursor>, BackupMoved> {
         self.check_point(point)?;
         let span = (point.revision, point.compacted);
-        Ok(walk::slice(&self.state.index, span, cursor, max, |key, version, _| {
+        let index = &self.state.index;
+        Ok(walk::slice(index, span, cursor, max, |key, version, _| {
             // As in etcd, a tombstone at the compacted revision itself stays: a watch may start there.
             if version.is_live() || Some(version.revision) >= point.compacted {
-                visit(VersionAt { key, version });
+                visit(VersionAt { key, version, index });
             }
         }))
     }
@@ -106,7 +108,7 @@ impl Replica {
     ) -> Result<StoredVersion, BackupMoved> {
         self.check_point(point)?;
         let (_, version) = self.state.index.at(key, revision, sub).ok_or(BackupMoved)?;
-        Ok(VersionAt { key, version }.stored(past))
+        Ok(VersionAt { key, version, index: &self.state.index }.stored(past))
     }
 
     fn check_point(&self, point: &BackupPoint) -> Result<(), BackupMoved> {

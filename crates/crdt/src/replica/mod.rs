@@ -268,7 +268,7 @@ impl Replica {
     /// Lets the values go from memory that versions up to `durable` have replaced, at most about `max_changes` of them:
     /// readers have them read from the journal (see [`PastValues`]). Tells whether nothing is left.
     pub fn release(&mut self, durable: Revision, max_changes: usize) -> bool {
-        self.state.release(durable, max_changes)
+        self.state.index.release(durable, max_changes)
     }
 
     /// The places of replaced values that a command reads. They must be [given](Self::give_past) before it is handled.

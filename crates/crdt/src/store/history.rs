@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use crate::command::event::{Commit, Event, EventKind};
-use crate::store::index::{Index, KeyVersion};
-use crate::store::past::PastValues;
+use crate::store::index::{self, Index, KeyVersion};
+use crate::store::past::{Lately, Past, PastValues};
 use crate::words::key::Key;
 use crate::words::revision::Revision;
 
@@ -118,16 +118,21 @@ fn commit(
     let events = keys.iter().filter(|(_, key)| concerns(key)).filter_map(|(sub, key)| {
         // A version that a compaction has dropped is no event any more.
         let (prev, version) = index.at(key, revision, *sub)?;
-        Some(event(key, prev, version, past))
+        Some(event(key, prev, version, index.past(past)))
     });
     Commit { revision, events: events.collect() }
 }
 
 /// The event that tells watchers of a version; `prev` is what was visible at the revision before.
-pub fn event(key: &Key, prev: Option<&KeyVersion>, version: &KeyVersion, past: &PastValues) -> Event {
+pub fn event(key: &Key, prev: Option<&KeyVersion>, version: &KeyVersion, past: Past<'_>) -> Event {
     let prev = prev.and_then(|prev| prev.to_key_value(key, past));
     if let Some(kv) = version.to_key_value(key, past) {
         return Event { kind: EventKind::Put(kv), prev };
     }
     Event { kind: EventKind::Delete { key: key.clone(), revision: version.revision }, prev }
+}
+
+/// The event of a version that is about to be added to the others of its key.
+pub fn coming(key: &Key, versions: &[KeyVersion], version: &KeyVersion, lately: &Lately) -> Event {
+    event(key, index::shown_before(versions, version.revision), version, Past { lately, read: None })
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::command::op::KeyValue;
-use crate::store::past::{Held, PastPlace, PastValues};
+use crate::store::past::{Held, Lately, Past, PastPlace, PastValues};
 use crate::words::id::LeaseId;
 use crate::words::key::{Key, KeyRange};
 use crate::words::revision::Revision;
@@ -52,15 +52,20 @@ impl KeyVersion {
     }
 
     /// The value of its content, unless `past` lacks it.
-    pub fn value<'a>(&self, content: &'a Content, past: &'a PastValues) -> Option<&'a Bytes> {
+    pub fn value<'a>(&self, content: &'a Content, past: Past<'a>) -> Option<&'a Bytes> {
         match content.value {
             Held::Here(ref value) => Some(value),
-            Held::Stored { len, crc } => past.want(PastPlace { number: self.number, sub: self.sub, len, crc }),
+            Held::Stored { len, crc } => past.want(self.place(len, crc)),
         }
     }
 
+    /// Where a value of this length and CRC is in the journal.
+    pub fn place(&self, len: u32, crc: u32) -> PastPlace {
+        PastPlace { number: self.number, sub: self.sub, len, crc }
+    }
+
     /// The version as clients see it; `None` for a tombstone. A value that `past` lacks is empty, and noted there.
-    pub fn to_key_value(&self, key: &Key, past: &PastValues) -> Option<KeyValue> {
+    pub fn to_key_value(&self, key: &Key, past: Past<'_>) -> Option<KeyValue> {
         let content = self.content.as_ref()?;
         Some(KeyValue {
             key: key.clone(),
@@ -80,6 +85,7 @@ type Versions = SmallVec<[KeyVersion; 1]>;
 #[derive(Debug, Default)]
 pub struct Index {
     keys: BTreeMap<Key, Versions>,
+    lately: Lately,
     live: usize,
     versions: u64,
 }
@@ -93,9 +99,18 @@ pub fn newest_at(versions: &[KeyVersion], at: Revision) -> Option<&KeyVersion> {
     }
 }
 
-fn push(versions: &mut Versions, version: KeyVersion) {
+/// Adds the newest version. The value that it replaces is one of the past.
+fn push(versions: &mut Versions, version: KeyVersion, lately: &mut Lately) {
     let place = |version: &KeyVersion| (version.revision, version.sub);
     debug_assert!(versions.last().is_none_or(|newest| place(newest) < place(&version)));
+    if !lately.stay
+        && let Some(replaced) = versions.last_mut()
+        && let Some(content) = &mut replaced.content
+        && let Some(value) = content.value.take_out()
+        && let Held::Stored { len, crc } = content.value
+    {
+        lately.keep(version.revision, replaced.place(len, crc), value);
+    }
     versions.push(version);
 }
 
@@ -187,19 +202,19 @@ impl Index {
 
     /// Adds a version, in one look-up. `make` is given the key as it is stored and its versions so far. The version
     /// that it makes must be newer than all of these.
-    pub fn write<T>(&mut self, key: &[u8], make: impl FnOnce(&Key, &[KeyVersion]) -> (KeyVersion, T)) -> T {
+    pub fn write<T>(&mut self, key: &[u8], make: impl FnOnce(&Key, &[KeyVersion], &Lately) -> (KeyVersion, T)) -> T {
         // Copied: what came from a socket or the journal shares the memory of a whole frame.
         match self.keys.entry(Bytes::copy_from_slice(key)) {
             Entry::Occupied(mut entry) => {
-                let (version, made) = make(entry.key(), entry.get());
+                let (version, made) = make(entry.key(), entry.get(), &self.lately);
                 self.live += usize::from(version.is_live());
                 self.live -= usize::from(entry.get().last().is_some_and(KeyVersion::is_live));
                 self.versions += 1;
-                push(entry.get_mut(), version);
+                push(entry.get_mut(), version, &mut self.lately);
                 made
             }
             Entry::Vacant(entry) => {
-                let (version, made) = make(entry.key(), &[]);
+                let (version, made) = make(entry.key(), &[], &self.lately);
                 self.live += usize::from(version.is_live());
                 self.versions += 1;
                 entry.insert(SmallVec::from_buf([version]));
@@ -212,26 +227,37 @@ impl Index {
     pub fn append<T>(
         &mut self,
         key: &[u8],
-        make: impl FnOnce(&Key, &[KeyVersion]) -> Option<(KeyVersion, T)>,
+        make: impl FnOnce(&Key, &[KeyVersion], &Lately) -> Option<(KeyVersion, T)>,
     ) -> Option<T> {
         let bounds = (Bound::Included(key), Bound::Included(key));
         let (key, versions) = self.keys.range_mut::<[u8], _>(bounds).next()?;
-        let (version, made) = make(key, versions)?;
+        let (version, made) = make(key, versions, &self.lately)?;
         self.live += usize::from(version.is_live());
         self.live -= usize::from(versions.last().is_some_and(KeyVersion::is_live));
         self.versions += 1;
-        push(versions, version);
+        push(versions, version, &mut self.lately);
         Some(made)
     }
 
-    /// Lets go of the value before a version that is on disk.
-    pub fn release_before(&mut self, key: &[u8], revision: Revision, sub: u32) {
-        let Some(versions) = self.keys.get_mut(key) else { return };
-        let Ok(place) = versions.binary_search_by_key(&(revision, sub), |v| (v.revision, v.sub)) else { return };
-        let before = place.checked_sub(1).and_then(|before| versions[before].content.as_mut());
-        if let Some(content) = before {
-            content.value.release();
-        }
+    /// Lets the values go from memory that were replaced up to a revision, which must be on disk: at most `max` of them. Tells
+    /// whether nothing is left.
+    pub fn release(&mut self, upto: Revision, max: usize) -> bool {
+        self.lately.release(upto, max)
+    }
+
+    /// Keeps all values in memory from now on.
+    pub fn keep_past(&mut self) {
+        self.lately.stay = true;
+    }
+
+    /// A replaced value that is still in memory.
+    pub fn replaced_lately(&self, place: PastPlace) -> Option<&Bytes> {
+        Past { lately: &self.lately, read: None }.want(place)
+    }
+
+    /// Where a reader looks for replaced values, who was given some.
+    pub fn past<'a>(&'a self, read: &'a PastValues) -> Past<'a> {
+        Past { lately: &self.lately, read: Some(read) }
     }
 
     /// Whether a version of the key is of that place in history and in that record.
@@ -320,7 +346,7 @@ mod tests {
     fn index(versions: &[(i64, Option<&'static str>)]) -> (Index, Key) {
         let (mut index, key) = (Index::default(), Key::from_static(b"k"));
         for (revision, value) in versions {
-            index.write(&key, |_, _| (version(*revision, *value), ()));
+            index.write(&key, |_, _, _| (version(*revision, *value), ()));
         }
         (index, key)
     }

@@ -3,14 +3,18 @@
 //! holding the replica, and asks again.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 
 use crate::entry::{Change, ChangeKind, CodecError, Record};
+use crate::words::revision::Revision;
 
 /// A shorter value stays: its place in memory takes as much. The values of tests are shorter than those of clients.
 const MIN_BYTES: usize = if cfg!(debug_assertions) { 1 } else { 32 };
+
+/// Room for so many replaced values is kept when they are gone.
+const KEPT_CAPACITY: usize = 4096;
 
 /// Where a value is in the journal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,14 +52,66 @@ impl Held {
         }
     }
 
-    /// Lets go of a value that is in the journal.
-    pub fn release(&mut self) {
-        if let Self::Here(value) = self
-            && value.len() >= MIN_BYTES
-            && let Ok(len) = u32::try_from(value.len())
-        {
-            *self = Self::Stored { len, crc: crc32c::crc32c(value) };
+    /// Leaves only the length and the CRC of a value that is large enough, and gives the value.
+    pub fn take_out(&mut self) -> Option<Bytes> {
+        let Self::Here(value) = self else { return None };
+        let len = u32::try_from(value.len()).ok().filter(|_| value.len() >= MIN_BYTES)?;
+        let stored = Self::Stored { len, crc: crc32c::crc32c(value) };
+        match std::mem::replace(self, stored) {
+            Self::Here(value) => Some(value),
+            Self::Stored { .. } => None,
         }
+    }
+}
+
+/// Values that were replaced lately. They stay in memory until what replaced them is on disk. So whoever lets them go need not
+/// look for the versions again.
+#[derive(Debug, Default)]
+pub struct Lately {
+    values: HashMap<PastPlace, Bytes>,
+    /// What replaced them, in order.
+    replaced: VecDeque<(Revision, PastPlace)>,
+    /// Whether values stay with their versions for good instead.
+    pub(crate) stay: bool,
+}
+
+impl Lately {
+    /// Keeps a value that was replaced at that revision, the newest.
+    pub(crate) fn keep(&mut self, replaced_at: Revision, place: PastPlace, value: Bytes) {
+        self.values.insert(place, value);
+        self.replaced.push_back((replaced_at, place));
+    }
+
+    /// Lets the values go that were replaced up to a revision, which must be on disk: at most `max` of them. Tells whether
+    /// nothing is left.
+    pub(crate) fn release(&mut self, upto: Revision, max: usize) -> bool {
+        let is_due = |replaced: &VecDeque<(Revision, PastPlace)>| replaced.front().is_some_and(|(at, _)| *at <= upto);
+        for _ in 0..max {
+            let Some((_, place)) = is_due(&self.replaced).then(|| self.replaced.pop_front()).flatten() else { break };
+            self.values.remove(&place);
+        }
+        if self.replaced.capacity() > KEPT_CAPACITY && self.replaced.len() < self.replaced.capacity() / 8 {
+            // What a burst took is given back.
+            self.replaced.shrink_to(2 * self.replaced.len());
+            self.values.shrink_to(2 * self.replaced.len());
+        }
+        !is_due(&self.replaced)
+    }
+}
+
+/// Where replaced values are looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Past<'a> {
+    /// What was replaced lately.
+    pub lately: &'a Lately,
+    /// What was read from the journal; `None` where nothing is asked of it.
+    pub read: Option<&'a PastValues>,
+}
+
+impl<'a> Past<'a> {
+    /// The value of a place. What is nowhere is noted as missing.
+    pub(crate) fn want(self, place: PastPlace) -> Option<&'a Bytes> {
+        self.lately.values.get(&place).or_else(|| self.read?.want(place))
     }
 }
 
@@ -143,5 +199,32 @@ fn put(sub: u32, change: &Change) -> Option<(u32, &Bytes)> {
     match &change.kind {
         ChangeKind::Put { value, .. } => Some((sub, value)),
         ChangeKind::Delete | ChangeKind::Expire => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_value_stays_until_what_replaced_it_is_on_disk() {
+        let mut lately = Lately::default();
+        let mut replace = |number: u64| {
+            let mut held = Held::Here(Bytes::from(format!("value {number}")));
+            let value = held.take_out().unwrap();
+            assert_eq!(held.take_out(), None);
+            let Held::Stored { len, crc } = held else { panic!("it is in memory still") };
+            let place = PastPlace { number, sub: 0, len, crc };
+            lately.keep(Revision::new(number as i64 + 1), place, value);
+            place
+        };
+        let places: Vec<PastPlace> = (0..20_000).map(&mut replace).collect();
+        let is_there = |lately: &Lately, place| Past { lately, read: None }.want(place).is_some();
+        assert!(!lately.release(Revision::new(10_000), 9_999));
+        assert!(!is_there(&lately, places[9_998]) && is_there(&lately, places[9_999]));
+        assert!(lately.release(Revision::new(10_000), 2));
+        assert!(!is_there(&lately, places[9_999]) && is_there(&lately, places[10_000]));
+        assert!(lately.release(Revision::new(20_000), usize::MAX) && lately.values.is_empty());
+        assert!(lately.values.capacity() < 10_000 && lately.replaced.capacity() < 10_000);
     }
 }

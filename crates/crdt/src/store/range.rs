@@ -68,7 +68,7 @@ impl RangeWalk {
             }
             last = Some(key);
             if let Some(version) = version
-                && !self.add(key, version)
+                && !self.add(key, version, index)
             {
                 break;
             }
@@ -77,7 +77,7 @@ impl RangeWalk {
     }
 
     /// Takes a key that is there. Tells whether more are wanted.
-    fn add(&mut self, key: &Key, version: &KeyVersion) -> bool {
+    fn add(&mut self, key: &Key, version: &KeyVersion, index: &Index) -> bool {
         let counts = self.op.total_count || self.op.count_only;
         if self.kvs.len() >= self.most {
             self.counted += 1;
@@ -90,9 +90,11 @@ impl RangeWalk {
             _ if without_value => Bytes::new(),
             Held::Here(ref value) => value.clone(),
             Held::Stored { len, crc } => {
-                let place = PastPlace { number: version.number, sub: version.sub, len, crc };
-                self.lacking.push((self.kvs.len(), place));
-                Bytes::new()
+                let place = version.place(len, crc);
+                index.replaced_lately(place).cloned().unwrap_or_else(|| {
+                    self.lacking.push((self.kvs.len(), place));
+                    Bytes::new()
+                })
             }
         };
         self.kvs.push(KeyValue {

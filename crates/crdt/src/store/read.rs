@@ -96,7 +96,7 @@ impl View<'_> {
             let KeyVersion { revision, content, .. } = version;
             let Some(content) = content else { return false };
             let ordering = match &compare.target {
-                CompareTarget::Value(value) => version.value(content, self.past).cmp(&Some(value)),
+                CompareTarget::Value(value) => version.value(content, self.index.past(self.past)).cmp(&Some(value)),
                 CompareTarget::Create(n) => content.create_revision.get().cmp(n),
                 CompareTarget::Mod(n) => revision.get().cmp(n),
                 CompareTarget::Version(n) => content.version.cmp(n),
@@ -111,7 +111,7 @@ impl View<'_> {
     pub fn all(&self, range: &KeyRange) -> Vec<KeyValue> {
         self.index
             .range(range, self.current)
-            .filter_map(|(key, version)| version.to_key_value(key, self.past))
+            .filter_map(|(key, version)| version.to_key_value(key, self.index.past(self.past)))
             .collect()
     }
 }

@@ -8,7 +8,7 @@ use crate::command::event::Event;
 use crate::command::op::Alarm;
 use crate::store::digest::Digest;
 use crate::store::history::{self, ChangedKeys, History};
-use crate::store::index::{self, Content, Index, KeyVersion};
+use crate::store::index::{Content, Index, KeyVersion};
 use crate::store::lease::Leases;
 use crate::store::past::{Given, Held, PastValues};
 use crate::store::read::{self, View};
@@ -33,8 +33,6 @@ pub struct State {
     pub compacted: Option<Revision>,
     /// How far the last compaction has been swept.
     pub swept: Option<Revision>,
-    /// Up to which revision the values went that its versions replaced.
-    pub released: Revision,
     /// Keys that were last written before this revision show it as create and mod revision.
     pub restamped: Option<Revision>,
     /// What the next transaction reads of replaced values.
@@ -97,7 +95,6 @@ impl State {
             revision,
             compacted: None,
             swept: None,
-            released: revision,
             given: Given::default(),
             restamped: None,
             system: System::new(),
@@ -144,14 +141,13 @@ impl State {
     pub fn bury(&mut self, now: Now, key: &[u8], at: Position) -> Option<Buried> {
         let Self { index, digest, local_digest, leases, local, .. } = self;
         let digest = if local.contains(key) { local_digest } else { digest };
-        index.append(key, |key, versions| {
+        index.append(key, |key, versions, lately| {
             let before = versions.last()?.recorded()?;
             let Live { value, lease, version, incarnation } = &before.live;
             digest.remove(Keyspace::Client, key, value, *version, *lease);
             leases.reattach(now, key, *lease, None);
             let tombstone = at.version(*incarnation, None);
-            let event =
-                history::event(key, index::shown_before(versions, at.revision), &tombstone, &PastValues::default());
+            let event = history::coming(key, versions, &tombstone, lately);
             Some((tombstone, Buried { key: key.clone(), event, before }))
         })
     }
@@ -160,7 +156,7 @@ impl State {
     /// revision.
     pub fn set(&mut self, now: Now, key: &[u8], live: &Live, at: Position) -> (Key, Event, Revision) {
         let Self { index, digest, leases, .. } = self;
-        index.write(key, |key, versions| {
+        index.write(key, |key, versions, lately| {
             let before = versions.last().and_then(|before| before.content.as_ref());
             let mut create_revision = at.revision;
             if let Some(before) = before {
@@ -176,8 +172,7 @@ impl State {
                 lease: live.lease,
             };
             let version = at.version(live.incarnation, Some(content));
-            let event =
-                history::event(key, index::shown_before(versions, at.revision), &version, &PastValues::default());
+            let event = history::coming(key, versions, &version, lately);
             (version, (key.clone(), event, create_revision))
         })
     }
@@ -224,7 +219,6 @@ impl State {
         let history = std::mem::replace(&mut self.history, History::starting_at(first.next()));
         self.retired.extend(history.into_keys());
         self.revision = first;
-        self.released = first;
         self.compacted = Some(first);
     }
 
@@ -236,24 +230,6 @@ impl State {
         self.retired.clear();
         self.restamped = Some(first);
         self.swept = self.compacted;
-    }
-
-    /// Lets the values go that versions up to a revision, which must be on disk, have replaced: at most about `max_changes` of
-    /// them. Tells whether nothing is left.
-    pub fn release(&mut self, upto: Revision, max_changes: usize) -> bool {
-        let Self { history, index, released, .. } = self;
-        let mut budget = max_changes;
-        for (revision, keys) in history.from(released.next()).take_while(|(revision, _)| *revision <= upto) {
-            if budget == 0 {
-                return false;
-            }
-            budget = budget.saturating_sub(keys.len());
-            for (sub, key) in keys {
-                index.release_before(key, revision, *sub);
-            }
-            *released = revision;
-        }
-        true
     }
 
     /// Drops a slice of what the last compaction hid, at most about `max_changes` of it. Tells whether nothing is left.

@@ -12,7 +12,7 @@ use crate::command::reply::{DeleteReply, OpReply, PutReply, Refusal, TxnReply};
 use crate::command::tally::{self, Tally};
 use crate::entry::{Applied, Change, ChangeKind};
 use crate::store::history::{self, ChangedKeys};
-use crate::store::index::{self, Content};
+use crate::store::index::Content;
 use crate::store::past::{Held, PastValues};
 use crate::store::read::View;
 use crate::store::state::{Buried, Position, Recorded, State};
@@ -171,7 +171,9 @@ impl<'a> Transaction<'a> {
         // Most puts do not ask what was there: spare them the look-up.
         let asks = tally::asks(op);
         let before = asks.then(|| self.state.index.newest(&op.key)).flatten();
-        let prev = before.filter(|_| op.prev_kv).and_then(|(key, version)| version.to_key_value(key, &self.past));
+        let prev = before
+            .filter(|_| op.prev_kv)
+            .and_then(|(key, version)| version.to_key_value(key, self.state.index.past(&self.past)));
         let before = before.and_then(|(_, version)| version.content.as_ref());
         let value = match &op.value {
             // Copied: what came from a socket shares the memory of a whole frame.
@@ -195,7 +197,7 @@ impl<'a> Transaction<'a> {
         let State { index, digest, local_digest, leases, .. } = &mut *self.state;
         let digest = if local { local_digest } else { digest };
         let (touched, begins_anew) = (&mut self.touched, self.begins_anew.filter(|_| !local));
-        let (event, change) = index.write(key, |key, versions| {
+        let (event, change) = index.write(key, |key, versions, lately| {
             let newest = versions.last();
             let before = newest.and_then(|newest| Some((newest, newest.content.as_ref()?)));
             let (mut create_revision, mut version, mut incarnation) = (at.revision, 1, own);
@@ -215,8 +217,7 @@ impl<'a> Transaction<'a> {
             let content = Content { value: Held::Here(value.clone()), create_revision, version, lease };
             let written = at.version(incarnation, Some(content));
             // Where one transaction writes a key twice, both events tell what was there before the transaction.
-            let event =
-                history::event(key, index::shown_before(versions, at.revision), &written, &PastValues::default());
+            let event = history::coming(key, versions, &written, lately);
             let change = Change {
                 keyspace: Keyspace::Client,
                 local,

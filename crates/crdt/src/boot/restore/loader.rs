@@ -34,7 +34,6 @@ pub struct Loader {
     before: VersionVector,
     /// Whether the log holds anything. If not there are no windows either, and nobody asks what a key was.
     has_log: bool,
-    keeps_past: bool,
     state: State,
     changed: Vec<(Revision, ChangedKeys)>,
     last_number: u64,
@@ -68,7 +67,6 @@ impl Loader {
             has_log: head.as_ref().is_some_and(|head| head.vector.iter().any(|dot| !before.contains(dot))),
             head,
             before,
-            keeps_past: false,
             state: State::empty(Revision::FIRST),
             changed: vec![],
             last_number: 0,
@@ -83,7 +81,7 @@ impl Loader {
     /// Keeps the values that were replaced, too. For the old replica of a member that begins anew: it does not run, and may hold
     /// writes that nobody else has.
     pub fn keep_past(mut self) -> Self {
-        self.keeps_past = true;
+        self.state.index.keep_past();
         self
     }
 
@@ -221,11 +219,9 @@ impl Loader {
             ChangeKind::Delete | ChangeKind::Expire => None,
         };
         let version = Position { revision, sub: applied.sub, number }.version(change.incarnation, content);
-        let key = self.state.index.write(&change.key, |key, _| (version, key.clone()));
-        if !self.keeps_past {
-            // A range or a watch of the past reads the old value back from the journal.
-            self.state.index.release_before(&key, revision, applied.sub);
-        }
+        let key = self.state.index.write(&change.key, |key, _, _| (version, key.clone()));
+        // A range or a watch of the past reads the old value back from the journal.
+        self.state.index.release(revision, usize::MAX);
         Ok((applied.sub, key))
     }
 
@@ -285,9 +281,6 @@ impl Loader {
             state.index.restamp(first);
         }
         (state.history, state.revision, state.restamped) = (history, head.revision, head.restamped);
-        if !self.keeps_past {
-            state.released = head.revision;
-        }
 
         let mut replica = Replica::of_engine(head.identity, self.engine);
         derive(&mut state, &mut replica, now)?;
