@@ -5,6 +5,7 @@
 //! last settled version. A restart finds it in the journal and merges nothing. Of versions that came together, as one
 //! step, only the last says what the key was after it; so they settle together.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -172,7 +173,7 @@ impl Windows {
     pub fn settle(
         &mut self,
         keyspace: Keyspace,
-        key: &[u8],
+        key: &Key,
         floor: &VersionVector,
         book: &RuleBook,
     ) -> (Option<u64>, bool) {
@@ -196,7 +197,7 @@ impl Windows {
     pub fn settle_known(
         &mut self,
         keyspace: Keyspace,
-        key: &[u8],
+        key: &Key,
         floor: &VersionVector,
         base: impl FnOnce(usize, &[Version]) -> Option<Recorded>,
     ) {
@@ -219,14 +220,13 @@ impl Windows {
     }
 
     /// Closes a window of which all lies under the floor. Tells the record that it no longer rests on.
-    fn close_under(&mut self, keyspace: Keyspace, key: &[u8], floor: &VersionVector) -> Option<Option<u64>> {
-        let open = self.of_mut(keyspace).get_mut(key)?;
-        if !open.window.is_under(floor) {
+    fn close_under(&mut self, keyspace: Keyspace, key: &Key, floor: &VersionVector) -> Option<Option<u64>> {
+        let Entry::Occupied(open) = self.of_mut(keyspace).entry(key.clone()) else { return None };
+        if !open.get().window.is_under(floor) {
             return None;
         }
         // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
-        let old = open.base_number;
-        self.of_mut(keyspace).remove(key);
+        let old = open.remove().base_number;
         Some(self.release(old))
     }
 

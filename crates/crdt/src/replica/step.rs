@@ -23,6 +23,7 @@ use crate::replica::log::Logged;
 use crate::replica::prepared::Prepared;
 use crate::replica::showing::Showing;
 use crate::replica::turn::Turn;
+use crate::store::state::Recorded;
 use crate::words::id::Dot;
 use crate::words::key::{Key, Keyspace};
 use crate::words::revision::Revision;
@@ -132,8 +133,8 @@ impl Taken {
 #[derive(Default)]
 struct Step {
     taken: SmallVec<[Taken; 1]>,
-    /// Where the last change of each client key stands, in the order in which the keys were touched first.
-    keys: SmallVec<[Place; 1]>,
+    /// Where the last change of each client key stands, and what the key was, in the order in which they were touched first.
+    keys: SmallVec<[(Place, Option<Recorded>); 1]>,
     /// Where a key stands in `keys`; kept from the second entry on.
     index: Option<HashMap<Key, usize>>,
     /// Merges that were made ahead, of entries that came together.
@@ -143,24 +144,27 @@ struct Step {
 }
 
 impl Step {
-    /// Notes that a client key is changed there.
-    fn touch(&mut self, place: Place) {
+    /// Notes that a client key is changed there, and looks what it was unless the step changed it already. Tells what it was.
+    fn touch(&mut self, place: Place, look: impl FnOnce(&Key) -> Option<Recorded>) -> &Option<Recorded> {
         let key_at = |place: &Place| &self.taken[place.entry].changes[place.change].key;
         if place.entry > 0 {
             let index = self.index.get_or_insert_with(|| {
-                self.keys.iter().enumerate().map(|(at, place)| (key_at(place).clone(), at)).collect()
+                self.keys.iter().enumerate().map(|(at, (place, _))| (key_at(place).clone(), at)).collect()
             });
             match index.get(key_at(&place)) {
                 Some(at) => {
-                    self.keys[*at] = place;
-                    return;
+                    let (last, before) = &mut self.keys[*at];
+                    *last = place;
+                    return before;
                 }
                 None => {
                     index.insert(key_at(&place).clone(), self.keys.len());
                 }
             }
         }
-        self.keys.push(place);
+        let before = look(key_at(&place));
+        self.keys.push((place, before));
+        &self.keys[self.keys.len() - 1].1
     }
 
     fn change(&self, place: Place) -> &Change {
@@ -214,14 +218,23 @@ impl Replica {
         for place in last {
             let change = &entry.changes[place];
             let version = Version::new(&entry.head, Arc::clone(&deps), change);
-            if let Self { replication: Some(replication), state, .. } = self {
-                let base = || state.recorded(change.keyspace, &change.key);
-                replication.windows.add_or_open(change.keyspace, &change.key, version, base);
-            }
             let place = Place { entry: at, change: place };
-            match change.keyspace {
-                Keyspace::Client => step.touch(place),
-                Keyspace::System => self.take_system(turn, step, place),
+            let Self { replication, state, .. } = self;
+            let look = |key: &Key| state.recorded(change.keyspace, key);
+            let system;
+            let before = match change.keyspace {
+                Keyspace::Client => step.touch(place, look),
+                Keyspace::System => {
+                    system = look(&change.key);
+                    &system
+                }
+            };
+            if let Some(replication) = replication {
+                replication.windows.add_or_open(change.keyspace, &change.key, version, || before.clone());
+            }
+            if change.keyspace == Keyspace::System {
+                let before = before.clone();
+                self.take_system(turn, step, place, before);
             }
         }
         debug_assert!(entry.changes.iter().all(|change| *change == change.travelling()), "what is this replica's own");
@@ -240,8 +253,8 @@ impl Replica {
     }
 
     /// What a change makes of a system key.
-    fn take_system(&mut self, turn: &mut Turn, step: &mut Step, place: Place) {
-        let Some(mut plan) = self.plan(turn, step, place) else { return };
+    fn take_system(&mut self, turn: &mut Turn, step: &mut Step, place: Place, before: Option<Recorded>) {
+        let Some(mut plan) = self.plan(turn, step, place, before) else { return };
         if let Some(report) = plan.report.take() {
             self.tell(turn, report);
         }
@@ -257,9 +270,8 @@ impl Replica {
     }
 
     /// Looks what has become of a key whose versions were added.
-    fn plan(&mut self, turn: &mut Turn, step: &Step, place: Place) -> Option<Planned> {
+    fn plan(&mut self, turn: &mut Turn, step: &Step, place: Place, before: Option<Recorded>) -> Option<Planned> {
         let change = step.change(place);
-        let before = self.state.recorded(change.keyspace, &change.key);
         let rules = Arc::clone(&self.rules);
         let window = &self.window(change.keyspace, &change.key)?.window;
         let foreseen = match (&step.prepared, change.keyspace) {
@@ -306,7 +318,9 @@ impl Replica {
 
     /// Shows clients what a step did, and journals it.
     fn show_step(&mut self, turn: &mut Turn, mut step: Step) {
-        let mut planned: Vec<Planned> = step.keys.iter().filter_map(|place| self.plan(turn, &step, *place)).collect();
+        let keys = std::mem::take(&mut step.keys);
+        let mut planned: Vec<Planned> =
+            keys.into_iter().filter_map(|(place, before)| self.plan(turn, &step, place, before)).collect();
         if step.taken.len() > 1 {
             // What began first comes first: nobody reads of a pod before its owner.
             planned.sort_by_key(|plan| {
