@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 
 use crate::load::open::{self, START_LAG};
-use crate::load::recorder::Recorder;
+use crate::load::recorder::{Recorder, STEP};
 use crate::load::replay::Trace;
 use crate::load::watchers::Watchers;
 use crate::load::workload::Workload;
@@ -57,7 +57,7 @@ pub async fn run(
         Addressed::One => 1,
     };
     let numbered: Vec<_> = addresses.iter().cloned().enumerate().take(addressed).collect();
-    let drive = Drive::new(scenario, cell, Ends::connect(&numbered, load.connections)?, seed);
+    let drive = Drive::new(scenario, cell, Ends::connect(&numbered, load.connections, &cluster.transport)?, seed);
     if load.mix.range + load.mix.serializable > 0.0 {
         progress("filling", None);
         fill(&drive.ends, &drive.workload, load.keys, drive.timeout).await?;
@@ -66,7 +66,7 @@ pub async fn run(
     let prefix = if load.kind == LoadKind::Replay { REPLAYED } else { drive.workload.prefix() };
     let watchers = match cell.watchers {
         0 => None,
-        count => Some(Watchers::start(&addresses, count, prefix, &drive.recorder).await?),
+        count => Some(Watchers::start(&addresses, &cluster.transport, count, prefix, &drive.recorder).await?),
     };
     // The trace is read, and the watches stand, before the clock starts.
     let trace = load.trace.as_ref().map(|path| Trace::load(&PathBuf::from(path))).transpose()?;
@@ -74,7 +74,15 @@ pub async fn run(
     // Asked at rest: under load a node's answer comes long after the question.
     let before = cluster.usage().await?;
     drive.recorder.begin();
-    tokio::try_join!(drive.run(trace), watch_over(&mut cluster, scenario, &drive.recorder, progress))?;
+    tokio::select! {
+        driven = drive.run(trace) => driven?,
+        failed = watch_over(&mut cluster, scenario, &drive.recorder, progress) => failed?,
+    }
+    // A load of so many operations may end earlier than it must.
+    let measured_s = match load.operations {
+        Some(_) => drive.recorder.epoch().elapsed().as_secs_f64().min(load.measure_s),
+        None => load.measure_s,
+    };
 
     progress("catching up", None);
     let cut_at_end = scenario.network.events.last().is_some_and(|event| !event.heal);
@@ -82,7 +90,7 @@ pub async fn run(
     let after = cluster.usage().await?;
     drop(watchers);
     let used = Used { before: &before, after: &after, during: drive.recorder.epoch().elapsed() };
-    let mut measured = assess(&drive.recorder, load.measure_s, used, addressed)?;
+    let mut measured = assess(&drive.recorder, measured_s, used, addressed)?;
     if let Some(took) = catch_up {
         measured.metrics.push(("catch_up_ms".to_owned(), None, took.as_secs_f64() * 1000.0));
     } else if !cut_at_end {
@@ -129,7 +137,9 @@ impl<'a> Drive<'a> {
         let Self { load, cell, ends, workload, recorder, until, timeout, seed } = self;
         let clients = ends.count();
         match (load.kind, trace) {
-            (LoadKind::Closed, _) => closed::run(ends, workload, recorder, cell.clients, *timeout, *seed).await,
+            (LoadKind::Closed, _) => {
+                closed::run(ends, workload, recorder, cell.clients, load.operations, *timeout, *seed).await
+            }
             (LoadKind::Open, _) => {
                 let moments = open::schedule(cell.rate, load.arrivals, *until, *seed);
                 open::run(ends, open::drawn(moments, workload, clients, *seed), recorder, *timeout).await
@@ -151,7 +161,7 @@ async fn settle(cluster: &mut Cluster, addressed: usize, mark: &str) -> Result<O
     Ok(cluster.wait_for(&writers, mark, CATCH_UP).await?.then(|| since.elapsed()))
 }
 
-/// While load runs: checks the nodes, lets events happen, tells the progress.
+/// While load runs: checks the nodes, lets events happen, tells the progress. Ends only when a node does.
 async fn watch_over(
     cluster: &mut Cluster,
     scenario: &Scenario,
@@ -174,7 +184,11 @@ async fn watch_over(
         let until = (Instant::now() + LOOK_EVERY).min(recorder.end());
         tokio::time::sleep_until(next.map_or(until, |next| next.min(until)).into()).await;
     }
-    Ok(())
+    // What was begun is waited for.
+    loop {
+        cluster.check()?;
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// What the nodes had used before the load, and after all nodes showed its writes.
@@ -189,10 +203,12 @@ struct Used<'a> {
 type Metric = (String, Option<usize>, f64);
 
 fn assess(recorder: &Recorder, measure_s: f64, used: Used, addressed: usize) -> Result<Measured> {
-    let recorded = recorder.take();
+    let mut recorded = recorder.take();
     if recorded.completed == 0 {
         bail!("no operation succeeded: {}", recorded.first_error.unwrap_or_else(|| "none was due".to_owned()));
     }
+    let steps = (measure_s / STEP.as_secs_f64()).ceil() as usize;
+    recorded.steps.iter_mut().for_each(|of_node| of_node.truncate(steps));
     let mut metrics = vec![
         ("throughput".to_owned(), None, recorded.completed as f64 / measure_s),
         ("failed".to_owned(), None, recorded.failed as f64),

@@ -161,7 +161,7 @@ fn in_short(measured: &Measured) -> String {
     )
 }
 
-/// About how long an experiment takes.
+/// About how long an experiment takes; at most, where it does so many operations.
 pub fn estimate(scenario: &Scenario) -> Duration {
     AROUND + Duration::from_secs_f64(scenario.load.warmup_s + scenario.load.measure_s)
 }

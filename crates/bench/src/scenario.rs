@@ -82,6 +82,9 @@ pub struct ClusterSpec {
     pub flush_delay_ms: Vec<u32>,
     /// What each node may use of the machine; without it all take what they get.
     pub share: Option<ShareSpec>,
+    /// Whether clients and peers talk by TLS.
+    #[serde(default)]
+    pub tls: bool,
     /// Further flags of eddy.
     #[serde(default)]
     pub eddy_flags: Vec<String>,
@@ -290,9 +293,11 @@ pub struct LoadSpec {
     /// Seconds of load before anything counts.
     #[serde(default = "two_seconds")]
     pub warmup_s: f64,
-    /// Seconds that count.
+    /// Seconds that count; of a load of so many operations, the most that it may take.
     #[serde(default = "ten_seconds")]
     pub measure_s: f64,
+    /// Closed loop without a warm-up: how many operations are done, all clients together.
+    pub operations: Option<u64>,
     /// When an operation counts as failed, milliseconds.
     #[serde(default = "patience_ms")]
     pub timeout_ms: u64,

@@ -1,6 +1,7 @@
 //! The closed loop: each client starts its next operation when its last one has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -10,7 +11,7 @@ use super::Ends;
 use super::recorder::Recorder;
 use super::workload::Workload;
 
-/// Runs this many clients until the recorder's end.
+/// Runs this many clients until the recorder's end, or until they have done so many operations together.
 ///
 /// # Errors
 /// When a client panicked.
@@ -19,17 +20,20 @@ pub async fn run(
     workload: &Arc<Workload>,
     recorder: &Arc<Recorder>,
     clients: usize,
+    operations: Option<u64>,
     timeout: Duration,
     seed: u64,
 ) -> Result<()> {
+    let left = Arc::new(AtomicU64::new(operations.unwrap_or(u64::MAX)));
     let mut running = JoinSet::new();
     for n in 0..clients {
         let (mut client, mut operations) = (ends.client(n, timeout), workload.client(n, clients, seed));
-        let recorder = Arc::clone(recorder);
+        let (recorder, left) = (Arc::clone(recorder), Arc::clone(&left));
         running.spawn(async move {
             loop {
                 let due = Instant::now();
-                if due >= recorder.end() {
+                let one = |left: u64| left.checked_sub(1);
+                if due >= recorder.end() || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
                     return;
                 }
                 let operation = operations.draw();

@@ -25,9 +25,10 @@ use eddy_proto::etcdserverpb::{
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
+use crate::target::transport::Transport;
 use recorder::Ended;
 use workload::{Generator, Operation, Stamp, Workload};
 
@@ -50,10 +51,8 @@ impl Ends {
     ///
     /// # Errors
     /// When an address is none.
-    pub fn connect(nodes: &[(usize, String)], connections: usize) -> Result<Self> {
-        let connect = |address: &String| -> Result<Channel> {
-            Ok(Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect_lazy())
-        };
+    pub fn connect(nodes: &[(usize, String)], connections: usize, transport: &Transport) -> Result<Self> {
+        let connect = |address: &String| -> Result<Channel> { Ok(transport.endpoint(address)?.connect_lazy()) };
         let nodes = nodes.iter().map(|(node, address)| {
             let channels = (0..connections).map(|_| connect(address)).collect::<Result<_>>()?;
             Ok((*node, channels, Known::default()))

@@ -9,11 +9,11 @@ use eddy_proto::etcdserverpb::watch_request::RequestUnion;
 use eddy_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tonic::transport::Endpoint;
 
 use super::end_of_prefix;
 use super::recorder::Recorder;
 use super::workload::Stamp;
+use crate::target::transport::Transport;
 
 /// Name, in the results, of the time until a watcher at the node of the write sees it.
 pub const SAME_NODE: &str = "seen at the same node";
@@ -32,11 +32,17 @@ impl Watchers {
     ///
     /// # Errors
     /// When a watch cannot be made.
-    pub async fn start(nodes: &[String], count: usize, prefix: &str, recorder: &Arc<Recorder>) -> Result<Self> {
+    pub async fn start(
+        nodes: &[String],
+        transport: &Transport,
+        count: usize,
+        prefix: &str,
+        recorder: &Arc<Recorder>,
+    ) -> Result<Self> {
         let mut streams = JoinSet::new();
         for (node, address) in nodes.iter().enumerate() {
             let mut here = count / nodes.len() + usize::from(node < count % nodes.len());
-            let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
+            let channel = transport.endpoint(address)?.connect_lazy();
             while here > 0 {
                 let on_stream = here.min(PER_STREAM);
                 here -= on_stream;

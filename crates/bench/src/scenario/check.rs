@@ -21,10 +21,11 @@ impl Scenario {
         if self.repeat == 0 {
             return fail("repeat", "0 experiments measure nothing");
         }
-        self.check_network(self.check_cluster()?)?;
+        let smallest = self.check_cluster()?;
         check_kind(&self.load)?;
         check_mix(&self.load)?;
         check_sizes(&self.load)?;
+        self.check_network(smallest)?;
         for figure in &self.figures {
             if let FigureSpec::Line { x, .. } = figure
                 && self.cells().iter().all(|cell| cell.on(*x) == self.cells()[0].on(*x))
@@ -72,6 +73,9 @@ impl Scenario {
             }
             if named.iter().flat_map(|nodes| nodes.iter()).any(|node| *node >= smallest) {
                 return fail("network.event", "names a node that the smallest cluster does not have");
+            }
+            if load.operations.is_some() {
+                return fail("network.event", "a load of so many operations may end before it");
             }
             if !time(event.at_s) || event.at_s >= load.measure_s {
                 return fail("network.event", "at_s lies within load.measure_s");
@@ -131,6 +135,12 @@ fn check_kind(load: &LoadSpec) -> Result<(), Wrong> {
 }
 
 fn check_sizes(load: &LoadSpec) -> Result<(), Wrong> {
+    if load.operations.is_some() && (load.kind != LoadKind::Closed || load.warmup_s > 0.0) {
+        return fail("load.operations", "only a closed loop with warmup_s = 0 does so many");
+    }
+    if load.operations == Some(0) {
+        return fail("load.operations", "0 operations measure nothing");
+    }
     if load.connections == 0 || load.keys == 0 || load.watchers.is_empty() {
         return fail("load", "connections and keys are at least 1, watchers is not empty");
     }

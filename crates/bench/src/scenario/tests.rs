@@ -90,6 +90,13 @@ fn a_value_that_makes_no_sense_is_named() {
         ("clients = [1, 64]", "clients = [1, 64]\nvalue_bytes = 8", "load.value_bytes: from 32"),
         ("clients = [1, 64]", "clients = [1, 64]\ntrace = \"t\"", "only kind = \"replay\" has a trace"),
         ("clients = [1, 64]", "clients = [1, 64]\nmeasure_s = nan", "measure_s"),
+        (
+            "clients = [1, 64]",
+            "clients = [1, 64]\noperations = 9",
+            "load.operations: only a closed loop with warmup_s = 0",
+        ),
+        ("clients = [1, 64]", "clients = [1, 64]\nwarmup_s = 0\noperations = 0", "load.operations: 0 operations"),
+        ("clients = [1, 64]", "clients = [1, 64]\nwarmup_s = 0\noperations = 9", "may end before it"),
     ] {
         let message = error(from, to);
         assert!(message.contains(wanted), "{from} -> {to}: {message}");
@@ -100,12 +107,13 @@ fn a_value_that_makes_no_sense_is_named() {
 fn all_scenarios_of_this_repository_are_right() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let mut names = Vec::new();
-    for file in std::fs::read_dir(folder).expect("the folder is there").flatten() {
+    let files = |folder: &Path| std::fs::read_dir(folder).expect("the folder is there").flatten();
+    for file in files(&folder).chain(files(&folder.join("paper"))) {
         if file.path().extension().is_some_and(|e| e == "toml") {
             let (scenario, _) = Scenario::load(&file.path()).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(Some(scenario.name.as_str()), file.path().file_stem().and_then(|s| s.to_str()));
             names.push(scenario.name);
         }
     }
-    assert!(names.len() >= 6, "{names:?}");
+    assert!(names.len() >= 10 && names.iter().any(|name| name == "paper-puts"), "{names:?}");
 }

@@ -4,6 +4,7 @@ pub mod binaries;
 pub mod http;
 pub mod process;
 pub mod share;
+pub mod transport;
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -17,13 +18,14 @@ use eddy_proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use eddy_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::relay::{Relays, Shape};
 use crate::scenario::{Cell, Disk, Event, NetworkSpec, Scenario, System};
 use binaries::Binaries;
 use process::Process;
 use share::Shares;
+use transport::Transport;
 
 /// How long a cluster may take to serve, and writes to arrive. 21 nodes of etcd on two busy cores take a while.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -78,6 +80,8 @@ pub struct Node {
     process: Process,
     /// Host and port of its client address.
     pub address: String,
+    /// Host and port where it tells its readiness and its metrics, in the clear.
+    monitoring: String,
     /// A connection for what the lab itself asks.
     pub channel: Channel,
 }
@@ -103,6 +107,8 @@ pub struct Usage {
 pub struct Cluster {
     /// Its nodes.
     pub nodes: Vec<Node>,
+    /// How clients reach them.
+    pub transport: Transport,
     relays: Option<Relays>,
     /// Goes after the nodes that are in it.
     _shares: Option<Shares>,
@@ -143,29 +149,38 @@ impl Cluster {
         let shares = cluster.share.map(|share| Shares::new(share, cell.nodes)).transpose()?;
         let program = binaries.of(cell.system)?;
         let dir = tempfile::Builder::new().prefix("eddy-lab-").tempdir_in(places.of(cell.disk)?)?;
-        let ports = free_ports(2 * cell.nodes)?;
-        let (client_ports, peer_ports) = ports.split_at(cell.nodes);
+        let transport = if cluster.tls { Transport::tls(dir.path())? } else { Transport::default() };
+        let ports = free_ports(3 * cell.nodes)?;
+        let (client_ports, others) = ports.split_at(cell.nodes);
+        let (peer_ports, monitoring_ports) = others.split_at(cell.nodes);
         let listening: Vec<_> = peer_ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect();
         let relays = relays(cell, network, &listening, seed).await?;
         let advertised: Vec<_> = match &relays {
             Some(relays) => (0..cell.nodes).map(|i| relays.address(i)).collect(),
             None => listening.clone(),
         };
-        let members: Vec<_> = advertised.iter().enumerate().map(|(i, a)| format!("n{i}=http://{a}")).collect();
+        let members: Vec<_> =
+            advertised.iter().enumerate().map(|(i, a)| format!("n{i}={}", transport.url(&a.to_string()))).collect();
         let mut nodes = Vec::new();
         for place in 0..cell.nodes {
             let address = format!("127.0.0.1:{}", client_ports[place]);
             let own_flags = [
-                ("--listen-client-urls", format!("http://{address}")),
-                ("--advertise-client-urls", format!("http://{address}")),
-                ("--listen-peer-urls", format!("http://{}", listening[place])),
-                ("--initial-advertise-peer-urls", format!("http://{}", advertised[place])),
+                ("--listen-client-urls", transport.url(&address)),
+                ("--advertise-client-urls", transport.url(&address)),
+                ("--listen-peer-urls", transport.url(&listening[place].to_string())),
+                ("--initial-advertise-peer-urls", transport.url(&advertised[place].to_string())),
                 ("--initial-cluster", members.join(",")),
                 ("--name", format!("n{place}")),
                 ("--log-level", "error".to_owned()),
             ];
             let mut arguments: Vec<OsString> = vec!["--data-dir".into(), dir.path().join(format!("n{place}")).into()];
             arguments.extend(own_flags.into_iter().flat_map(|(flag, value)| [flag.into(), value.into()]));
+            arguments.extend(transport.flags().into_iter().flat_map(|(flag, file)| [flag.into(), file.into()]));
+            let mut monitoring = address.clone();
+            if transport.is_tls() {
+                monitoring = format!("127.0.0.1:{}", monitoring_ports[place]);
+                arguments.extend(["--listen-metrics-urls".into(), format!("http://{monitoring}").into()]);
+            }
             arguments.extend(flags.iter().map(OsString::from));
             let log = dir.path().join(format!("n{place}.log"));
             let process = Process::start(program, &arguments, log, cell.flush_delay_ms)?;
@@ -175,10 +190,10 @@ impl Cluster {
             if let Some(shares) = &shares {
                 shares.put(place, process.id())?;
             }
-            let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
-            nodes.push(Node { place, process, address, channel });
+            let channel = transport.endpoint(&address)?.connect_lazy();
+            nodes.push(Node { place, process, address, monitoring, channel });
         }
-        let mut cluster = Self { nodes, relays, _shares: shares, _dir: dir };
+        let mut cluster = Self { nodes, transport, relays, _shares: shares, _dir: dir };
         cluster.come_up().await?;
         if cell.system == System::Etcd {
             cluster.leader_first().await?;
@@ -189,7 +204,7 @@ impl Cluster {
     async fn come_up(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         for i in 0..self.nodes.len() {
-            while let Err(error) = http::get(&self.nodes[i].address, "/readyz").await {
+            while let Err(error) = http::get(&self.nodes[i].monitoring, "/readyz").await {
                 self.check()?;
                 if Instant::now() > until {
                     bail!("node {i} is not ready after {} s: {error}", PATIENCE.as_secs());
@@ -309,7 +324,7 @@ impl Cluster {
     pub async fn usage(&self) -> Result<Vec<Usage>> {
         let mut all = Vec::new();
         for node in &self.nodes {
-            let page = http::get(&node.address, "/metrics").await?;
+            let page = http::get(&node.monitoring, "/metrics").await?;
             let sums = http::sums(&page);
             let metric = |name: &str| sums.get(name).copied().unwrap_or_default();
             let process = &node.process;
