@@ -18,7 +18,7 @@ pub struct Tuning {
     pub in_flight_bytes: usize,
     /// How often what this replica has is acknowledged while a peer sends so much that it may be waiting, milliseconds.
     pub ack_interval_ms: u64,
-    /// How often it is otherwise, milliseconds.
+    /// How often it is otherwise, milliseconds; the rarer, the more members there are from ten on.
     pub lazy_ack_interval_ms: u64,
     /// How often what others have is passed on, milliseconds.
     pub forward_acks_interval_ms: u64,
@@ -129,6 +129,11 @@ impl Exchange {
     /// Members that entries are exchanged with now, in order.
     pub fn links(&self) -> Vec<ReplicaId> {
         self.lock().links.keys().copied().collect()
+    }
+
+    /// How many these are.
+    pub(super) fn link_count(&self) -> u64 {
+        self.lock().links.len() as u64
     }
 
     /// The number of a new session, higher than those of all before it.

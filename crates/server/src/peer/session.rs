@@ -40,6 +40,9 @@ const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 /// While this many messages wait for the network, no more are read. A peer that reads never causes this many.
 const ANSWERS_MAX: usize = 4096;
 
+/// No more is read while this much waits for the replica, bytes. That is as much as a peer has on its way unacknowledged.
+const AHEAD_BYTES_MAX: usize = 4 << 20;
+
 /// How soon the session looks for something to acknowledge or to forward, when there is nothing urgent to send.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -78,7 +81,10 @@ struct Talk<'a> {
     session: SharedSession,
     seat: Option<Seat>,
     outbox: VecDeque<Bytes>,
-    inputs: VecDeque<Input>,
+    /// What the replica is to be given next, each with how many bytes were read for it.
+    inputs: VecDeque<(Input, usize)>,
+    /// How many bytes were read for what it has not applied.
+    ahead: usize,
     /// Places behind which the peer wants a chunk of a snapshot. They are answered once earlier inputs are applied.
     chunks: VecDeque<Option<Place>>,
     /// `Some` once the peer reads a snapshot.
@@ -117,6 +123,7 @@ pub(crate) async fn talk(
         seat: None,
         outbox: VecDeque::from([hello.encode()]),
         inputs: VecDeque::new(),
+        ahead: 0,
         chunks: VecDeque::new(),
         reading: None,
         pinged: None,
@@ -176,19 +183,20 @@ impl Talk<'_> {
         outbound: &mpsc::Sender<Bytes>,
         mut durable: latest::Receiver<Durable>,
     ) -> Result<Infallible, End> {
-        let mut applying: Option<Applying> = None;
+        let mut applying: Option<(Applying, usize)> = None;
         let stop = self.stop.clone();
         loop {
             if applying.is_none()
-                && let Some(input) = self.inputs.pop_front()
+                && let Some((input, bytes)) = self.inputs.pop_front()
             {
                 let node = self.peers.node.clone();
-                applying = Some(Box::pin(async move { node.hand_on(input).await }));
+                applying = Some((Box::pin(async move { node.hand_on(input).await }), bytes));
             }
             if applying.is_none() {
                 self.answer_chunk(&durable);
             }
-            let reads = applying.is_none() && self.inputs.is_empty() && self.outbox.len() < ANSWERS_MAX;
+            // It reads on while the replica is busy: the peer's acknowledgements keep this replica's own entries going.
+            let reads = self.ahead < AHEAD_BYTES_MAX && self.outbox.len() < ANSWERS_MAX;
             tokio::select! {
                 () = stop.cancelled() => return Err(End::Stopped),
                 permit = outbound.reserve(), if !self.outbox.is_empty() => {
@@ -208,8 +216,8 @@ impl Talk<'_> {
                     self.receive(frame.message, &vector)?;
                     self.look_soon(&durable);
                 }
-                applied = async { match applying.as_mut() { Some(a) => a.await, None => std::future::pending().await } } => {
-                    applying = None;
+                applied = async { match applying.as_mut() { Some((a, _)) => a.await, None => std::future::pending().await } } => {
+                    self.ahead -= applying.take().map_or(0, |(_, bytes)| bytes);
                     self.look_soon(&durable);
                     if applied? {
                         self.ask_again();
@@ -235,7 +243,8 @@ impl Talk<'_> {
 
     /// After the replica refused something of an input: drops the inputs behind it, and asks the peer to send again.
     fn ask_again(&mut self) {
-        self.inputs.retain(|input| matches!(input, Input::Stream { .. } | Input::Stop { .. }));
+        self.inputs.retain(|(input, _)| matches!(input, Input::Stream { .. } | Input::Stop { .. }));
+        self.ahead = self.inputs.iter().map(|(_, bytes)| bytes).sum();
         let node = &self.peers.node;
         let again = node.look(|replica| self.session.lock().refused(replica, node.now()));
         self.outbox.extend(again.map(|message| message.encode()));
@@ -279,7 +288,7 @@ impl Talk<'_> {
         if let Some(seat) = &self.seat {
             self.peers.board.heard(seat, length);
         }
-        self.take(turn);
+        self.take(turn, length);
         self.count();
         Ok(())
     }
@@ -292,7 +301,7 @@ impl Talk<'_> {
             session.set_marks_on_disk(durable.marks);
             session.poll(replica, &durable.vector, now, POLL_BYTES)
         })?;
-        self.take(turn);
+        self.take(turn, 0);
         Ok(self.outbox.iter().map(Bytes::len).sum())
     }
 
@@ -319,8 +328,11 @@ impl Talk<'_> {
         }
     }
 
-    fn take(&mut self, turn: SessionEffects) {
-        self.inputs.extend(turn.inputs);
+    /// Takes what the protocol wants done, for which so many bytes were read.
+    fn take(&mut self, turn: SessionEffects, bytes: usize) {
+        let waits = if turn.inputs.is_empty() { 0 } else { bytes };
+        self.ahead += waits;
+        self.inputs.extend(turn.inputs.into_iter().zip(std::iter::once(waits).chain(std::iter::repeat(0))));
         let pings = turn.messages.iter().filter_map(|message| match message {
             Message::Ping { number, .. } => Some(*number),
             _ => None,

@@ -13,8 +13,8 @@ use crate::cluster::{Cluster, Replica, Setup};
 /// Bytes of a value.
 const VALUE: usize = 256;
 
-/// Longer than a peer may take nothing while as much is on its way as may be.
-const GIVEN_UP: Duration = Duration::from_millis(600);
+/// Longer than a peer may say nothing while as much is on its way as may be.
+const GIVEN_UP: Duration = Duration::from_millis(1_400);
 
 /// Puts values to one key, `times` of them, that no compression makes smaller. The last one is text.
 async fn overwrite(replica: &Replica, times: usize, last: &str) -> Result<()> {

@@ -22,6 +22,7 @@ mod garbage;
 mod leases;
 mod members;
 mod memory;
+mod overload;
 mod promql;
 mod rules;
 mod security;

@@ -10,12 +10,12 @@ use crate::replica::marks::{Ack, Statement};
 use crate::replica::prepare::Unit;
 use crate::sync::delta;
 use crate::sync::entry_wire::{Received, Unresolved};
-use crate::sync::exchange::Tuning;
+use crate::sync::exchange::Exchange;
 use crate::sync::message::{AckBatch, Message, Part};
 use crate::sync::status::SessionTally;
 use crate::sync::wire::DecodeError;
 use crate::words::clock::Now;
-use crate::words::id::{Dot, Origin};
+use crate::words::id::{Dot, Origin, ReplicaId};
 use crate::words::key::Key;
 use crate::words::vector::VersionVector;
 
@@ -29,6 +29,9 @@ const APPLIED_BYTES_MAX: usize = 256 << 10;
 /// How much the deltas of entries that are resolved at once may give together, unless it is a single entry, bytes. A
 /// sender counts a megabyte before deltas per message, and a few of these may have been waiting.
 const EXPANDED_BYTES_MAX: usize = 256 << 20;
+
+/// How many times entries wait once more for what comes from other members.
+const WAITS_MAX: u32 = 12;
 
 /// What could be taken of what waited.
 pub(super) struct Taken {
@@ -113,6 +116,8 @@ pub(super) struct Incoming {
     pub(super) parked_bytes: usize,
     /// Since when the first of them has been waiting, milliseconds of the monotonic clock; none when none waits.
     pub(super) parked_ms: Option<u64>,
+    /// How many times the patience with it was over and it [waits once more](Self::waits_once_more).
+    pub(super) waited: u32,
     pub(super) recent: Recent,
     /// The unit that is on its way.
     pub(super) unit: Option<UnitReceived>,
@@ -134,6 +139,9 @@ pub(super) struct Incoming {
     pub(super) said: BTreeMap<Origin, Statement>,
     pub(super) nothing: VersionVector,
 }
+
+/// How much longer each linked member lets acknowledgements wait that nobody waits for, milliseconds.
+const LAZY_ACK_MS_PER_LINK: u64 = 10;
 
 /// A peer that has sent this much may be waiting for an acknowledgement: a part of the smallest limit in flight, bytes.
 const EAGER_BYTES: usize = 16 << 10;
@@ -170,9 +178,14 @@ impl Incoming {
         self.acks.get(&member).unwrap_or(&self.nothing)
     }
 
-    /// How long to wait between two acknowledgements, milliseconds: a peer that sends little does not wait for them.
-    pub(super) fn ack_interval_ms(&self, tuning: &Tuning) -> u64 {
-        if self.unacknowledged >= EAGER_BYTES { tuning.ack_interval_ms } else { tuning.lazy_ack_interval_ms }
+    /// How long to wait between two acknowledgements, milliseconds. A peer that sends little does not wait for them, so they may
+    /// be the rarer, the more of them there are: of N members each acknowledges to each other one.
+    pub(super) fn ack_interval_ms(&self, exchange: &Exchange) -> u64 {
+        let tuning = exchange.tuning();
+        match self.unacknowledged {
+            EAGER_BYTES.. => tuning.ack_interval_ms,
+            _ => tuning.lazy_ack_interval_ms.max(LAZY_ACK_MS_PER_LINK * exchange.link_count()),
+        }
     }
 
     /// This replica told what it has.
@@ -251,7 +264,7 @@ impl Incoming {
             };
             expanded = sum;
             self.parked_bytes -= len;
-            self.parked_ms = Some(now.mono_ms);
+            (self.parked_ms, self.waited) = (Some(now.mono_ms), 0);
             for change in &entry.changes {
                 if let ChangeKind::Put { value, .. } = &change.kind {
                     self.recent.add(value);
@@ -263,6 +276,22 @@ impl Incoming {
         self.parked_ms = self.parked_ms.filter(|_| !waiting.is_empty());
         self.parked = waiting;
         Ok(taken)
+    }
+
+    /// Whether to wait once more for what the first of those that wait depends on: it comes from members that this replica is
+    /// linked with. Under more load than there are cores for, that may take long; all that another one had would come on top.
+    pub(super) fn waits_once_more(&mut self, replica: &Replica, links: &[ReplicaId], now: Now) -> bool {
+        let Some((first, _)) = self.parked.front() else { return true };
+        let head = &first.head;
+        let before = Dot { seq: head.first_seq - 1, ..head.dot };
+        let mut missing = head.depends.iter().chain([before]).filter(|dot| !self.known(replica, *dot));
+        let comes = missing.all(|dot| links.contains(&dot.origin.replica))
+            && head.depends.fences().all(|fence| replica.vector().covers_fence(fence));
+        if !comes || self.waited == WAITS_MAX {
+            return false;
+        }
+        (self.parked_ms, self.waited) = (Some(now.mono_ms), self.waited + 1);
+        true
     }
 
     /// Notes a part of a unit. One that began earlier is given up: its sender has begun again.

@@ -297,7 +297,7 @@ impl Session {
         let asks_ms = (self.incoming.epoch == 0).then(|| self.asks_ms.or(self.last_contact_ms)).flatten();
         let due = [
             asks_ms,
-            self.outgoing.next_ms(tuning, self.incoming.ack_interval_ms(tuning)),
+            self.outgoing.next_ms(tuning, self.incoming.ack_interval_ms(&self.exchange)),
             self.incoming.next_ms(tuning.patience_ms),
             self.compare.next_ms(tuning.hash_interval_ms),
         ];

@@ -56,11 +56,12 @@ impl FlightLimit {
     }
 }
 
-/// How long a peer that entries are streamed to may acknowledge nothing before they are not any more, milliseconds.
-const STUCK_MS: u64 = 2_000;
+/// How long a peer that entries are streamed to may acknowledge nothing before they are not any more, milliseconds. One that has
+/// more to do than it has time for acknowledges late.
+const STUCK_MS: u64 = 5_000;
 
-/// The same while as much is on its way as may be.
-const FULL_MS: u64 = 250;
+/// How long it may say nothing at all while as much is on its way as may be: then the link is dead.
+const SILENT_MS: u64 = 1_000;
 
 /// How many entries may wait for such a peer.
 const STUCK_ENTRIES: u64 = 10_000;
@@ -309,6 +310,9 @@ impl Outgoing {
     pub(super) fn may_send(&mut self, round: &mut Round<'_>, peer: Origin, session: u64) -> Option<VersionVector> {
         let (replica, durable) = (round.replica, round.durable);
         let member = peer.replica;
+        // What is on its way must have arrived before it is told what the peer lacks: a slow peer would be sent by each of the
+        // others what all of them send it.
+        let is_on_its_way = self.unit.is_none() && !self.in_flight.is_empty();
         let stream = Input::Stream { member, session };
         match replica.marks().of(member) {
             Mark::Streams { sessions, since, from, .. } if sessions.contains(&session) => {
@@ -317,6 +321,9 @@ impl Outgoing {
                     return None;
                 }
                 if self.marks_on_disk.is_some_and(|on_disk| on_disk < since) || !durable.covers(&from) {
+                    return None;
+                }
+                if !self.streams_now && is_on_its_way {
                     return None;
                 }
                 if !std::mem::replace(&mut self.streams_now, true) {
@@ -330,7 +337,7 @@ impl Outgoing {
                     && !is_for_earlier_birth(&upto, peer)
                     && replica.log().is_none_or(|log| log.can_end_at(&upto)) =>
             {
-                if !durable.covers(&upto) {
+                if !durable.covers(&upto) || is_on_its_way {
                     return None;
                 }
                 if self.unit.is_none() && !self.sent.covers(&upto) {
@@ -355,10 +362,12 @@ impl Outgoing {
 
     /// Whether the peer takes so little of what is streamed to it that it is better to wait: what is written over
     /// meanwhile need never be sent.
-    pub(super) fn is_stuck(&self, log: Option<&Log>, own: Origin, durable: &VersionVector, now: Now) -> bool {
-        let patience_ms = if self.window.was_full { FULL_MS } else { STUCK_MS };
-        let is_silent = || !self.in_flight.is_empty() && now.mono_ms >= self.progress_ms.saturating_add(patience_ms);
-        self.unit.is_none() && !self.unit_due && (is_silent() || self.keeps_much_waiting(log, own, durable))
+    pub(super) fn is_stuck(&self, round: &Round<'_>, own: Origin, heard_ms: Option<u64>) -> bool {
+        let is_over = |since_ms: u64, patience_ms| round.now.mono_ms >= since_ms.saturating_add(patience_ms);
+        let is_dead = || self.window.was_full && is_over(self.progress_ms.max(heard_ms.unwrap_or_default()), SILENT_MS);
+        let takes_nothing = || !self.in_flight.is_empty() && (is_over(self.progress_ms, STUCK_MS) || is_dead());
+        let much_waits = || self.keeps_much_waiting(round.replica.log(), own, round.durable);
+        self.unit.is_none() && !self.unit_due && (takes_nothing() || much_waits())
     }
 
     /// Whether more waits to be streamed to the peer than is kept for one that takes little.
@@ -403,8 +412,11 @@ impl Outgoing {
                 let had = self.stood.get(dot.origin);
                 dot.seq > had && self.theirs.get(dot.origin) == had
             };
+            // A peer that lacks what it was sent from here, too, is slow with everything: more would make it slower.
+            let is_slow = self.theirs.get(own) < self.old.get(own);
             let stalls = self.old.iter().filter(stands).map(|dot| dot.origin);
-            self.stalls = stalls.map(|origin| (origin, self.stalls.get(&origin).unwrap_or(&0) + 1)).collect();
+            let stalled = |origin| self.stalls.get(&origin).unwrap_or(&0) + usize::from(!is_slow);
+            self.stalls = stalls.map(|origin| (origin, stalled(origin))).collect();
             self.stood = self.theirs.clone();
         }
         let bound = |dot: Dot| {

@@ -213,7 +213,7 @@ impl Session {
         if no_base {
             self.tally.missing_bases += 1;
             round.effects.messages.push(self.ask_again(replica, now, true));
-        } else if impatient {
+        } else if impatient && !self.incoming.waits_once_more(replica, &self.exchange.links(), now) {
             round.effects.messages.push(self.ask_again(replica, now, false));
         }
         Ok(())

@@ -74,7 +74,7 @@ impl Session {
         let streams = out.streams_now;
         let bound = out.bound(own.origin(), durable, tuning.forward_delay_ms, now);
         out.entries_wait = streams && !bound.covers(durable) && !out.sent.covers(durable);
-        if streams && out.is_stuck(replica.log(), own.origin(), durable, now) {
+        if streams && out.is_stuck(round, own.origin(), self.last_contact_ms) {
             // What is written over from now on need not be sent.
             round.effects.inputs.push(out.stop(peer.member, self.number));
             (out.streams, out.streams_now) = (false, false);
@@ -177,7 +177,7 @@ impl Session {
         let (replica, durable, now) = (round.replica, round.durable, round.now);
         let tuning = *self.exchange.tuning();
         let out = &mut self.outgoing;
-        out.own_acks_wait = !due(out.own_acks_ms, self.incoming.ack_interval_ms(&tuning), now);
+        out.own_acks_wait = !due(out.own_acks_ms, self.incoming.ack_interval_ms(&self.exchange), now);
         out.other_acks_wait = !due(out.other_acks_ms, tuning.forward_acks_interval_ms, now);
         if out.own_acks_wait {
             return;
