@@ -64,8 +64,8 @@ impl Held {
     }
 }
 
-/// Values that were replaced lately. They stay in memory until what replaced them is on disk. So whoever lets them go need not
-/// look for the versions again.
+/// Values that newer versions replaced, until these are on disk. They are kept apart from their versions, so that dropping them
+/// takes no look-up of the key.
 #[derive(Debug, Default)]
 pub struct Lately {
     values: HashMap<PastPlace, Bytes>,

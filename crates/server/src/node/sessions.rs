@@ -17,7 +17,15 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// What an entry of a peer costs in the queue beside its keys and values, bytes.
 const ENTRY_OVERHEAD: usize = 256;
 
-/// About what an entry costs in the queue, bytes.
+/// About what an input costs in memory, bytes.
+pub(crate) fn size_of(input: &Input) -> usize {
+    match input {
+        Input::Entries { entries, .. } => entries.iter().map(size).sum(),
+        _ => ENTRY_OVERHEAD,
+    }
+}
+
+/// The same of an entry.
 fn size(entry: &Entry) -> usize {
     let change = |change: &Change| match &change.kind {
         ChangeKind::Put { value, .. } => change.key.len() + value.len(),
@@ -63,10 +71,7 @@ impl Handle {
         if !engine.is_writable() {
             return Err(engine.write_error());
         }
-        let bytes = match &input {
-            Input::Entries { entries, .. } => entries.iter().map(size).sum(),
-            _ => ENTRY_OVERHEAD,
-        };
+        let bytes = size_of(&input);
         let (applied, told) = oneshot::channel();
         let mut job = Job::Peer { input, applied };
         while let Err((error, back)) = engine.queue.push(job, bytes) {

@@ -1,6 +1,6 @@
 //! One stream with one peer: gives received messages to the replica's protocol, and sends the messages that it asks for.
 //!
-//! Reading stops while an input waits to be applied. No new messages are made while the last batch waits for the network.
+//! Reading stops while much waits to be applied. No new messages are made while the last batch waits for the network.
 //! So a peer that is too fast waits for this replica, and a slow peer costs only its own stream.
 
 use std::collections::VecDeque;
@@ -26,6 +26,7 @@ use super::end::End;
 use super::peers::{Halt, Peers};
 use crate::logging;
 use crate::node::peering::Durable;
+use crate::node::sessions::size_of;
 use crate::node::{Handle, NodeError};
 
 /// How long a peer may take to greet.
@@ -40,7 +41,8 @@ const SNAPSHOT_CHUNK_BYTES: usize = 1 << 20;
 /// While this many messages wait for the network, no more are read. A peer that reads never causes this many.
 const ANSWERS_MAX: usize = 4096;
 
-/// No more is read while this much waits for the replica, bytes. That is as much as a peer has on its way unacknowledged.
+/// No more is read while this much waits for the replica, bytes with deltas resolved. A peer has no more than that on its way
+/// unacknowledged.
 const AHEAD_BYTES_MAX: usize = 4 << 20;
 
 /// How soon the session looks for something to acknowledge or to forward, when there is nothing urgent to send.
@@ -81,9 +83,9 @@ struct Talk<'a> {
     session: SharedSession,
     seat: Option<Seat>,
     outbox: VecDeque<Bytes>,
-    /// What the replica is to be given next, each with how many bytes were read for it.
+    /// What the replica is to be given next, each with its size.
     inputs: VecDeque<(Input, usize)>,
-    /// How many bytes were read for what it has not applied.
+    /// How much that is together with what it is applying, bytes.
     ahead: usize,
     /// Places behind which the peer wants a chunk of a snapshot. They are answered once earlier inputs are applied.
     chunks: VecDeque<Option<Place>>,
@@ -288,7 +290,7 @@ impl Talk<'_> {
         if let Some(seat) = &self.seat {
             self.peers.board.heard(seat, length);
         }
-        self.take(turn, length);
+        self.take(turn);
         self.count();
         Ok(())
     }
@@ -301,7 +303,7 @@ impl Talk<'_> {
             session.set_marks_on_disk(durable.marks);
             session.poll(replica, &durable.vector, now, POLL_BYTES)
         })?;
-        self.take(turn, 0);
+        self.take(turn);
         Ok(self.outbox.iter().map(Bytes::len).sum())
     }
 
@@ -328,11 +330,12 @@ impl Talk<'_> {
         }
     }
 
-    /// Takes what the protocol wants done, for which so many bytes were read.
-    fn take(&mut self, turn: SessionEffects, bytes: usize) {
-        let waits = if turn.inputs.is_empty() { 0 } else { bytes };
-        self.ahead += waits;
-        self.inputs.extend(turn.inputs.into_iter().zip(std::iter::once(waits).chain(std::iter::repeat(0))));
+    fn take(&mut self, turn: SessionEffects) {
+        for input in turn.inputs {
+            let bytes = size_of(&input);
+            self.ahead += bytes;
+            self.inputs.push_back((input, bytes));
+        }
         let pings = turn.messages.iter().filter_map(|message| match message {
             Message::Ping { number, .. } => Some(*number),
             _ => None,
