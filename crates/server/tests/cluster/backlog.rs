@@ -16,6 +16,9 @@ const VALUE: usize = 256;
 /// Longer than a peer may say nothing while as much is on its way as may be.
 const GIVEN_UP: Duration = Duration::from_millis(1_400);
 
+/// The same where thousands of writes wait for it.
+const GIVEN_UP_BESIDE_MUCH: Duration = Duration::from_millis(400);
+
 /// Puts values to one key, `times` of them, that no compression makes smaller. The last one is text.
 async fn overwrite(replica: &Replica, times: usize, last: &str) -> Result<()> {
     let mut random = SmallRng::seed_from_u64(times as u64);
@@ -40,7 +43,7 @@ async fn overwrite(replica: &Replica, times: usize, last: &str) -> Result<()> {
 async fn what_is_written_over_while_a_link_is_silently_dead_is_not_sent_afterwards() -> Result<()> {
     let cluster = Cluster::with(2, Setup { relays: true, ..Setup::default() }).await?;
     let writer = &cluster.replicas[0];
-    for (round, times) in [500, 6_000].into_iter().enumerate() {
+    for (round, (silence, times)) in [(GIVEN_UP, 500), (GIVEN_UP_BESIDE_MUCH, 6_000)].into_iter().enumerate() {
         let last = format!("the last of round {round}");
         cluster.settled().await?;
         let before = cluster.relays()?.all_bytes();
@@ -48,7 +51,7 @@ async fn what_is_written_over_while_a_link_is_silently_dead_is_not_sent_afterwar
         // What fills the window, and the time in which a link that is full and silent is given up. All writes until then must be
         // sent: a fast machine makes thousands.
         overwrite(writer, 500, "the window is full").await?;
-        tokio::time::sleep(GIVEN_UP).await;
+        tokio::time::sleep(silence).await;
         overwrite(writer, times, &last).await?;
         cluster.relays()?.heal();
         cluster.replicas[1].shows("hot", Some(&last)).await?;

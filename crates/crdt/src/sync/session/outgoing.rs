@@ -23,24 +23,34 @@ const AGAIN_MAX: u32 = 64;
 /// swallow much.
 const WINDOW_MIN: usize = 128 << 10;
 
+/// How long it stays larger than the least without need, milliseconds.
+const WINDOW_UNUSED_MS: u64 = 250;
+
 /// How much may be on its way. It doubles whenever it was too little and the peer acknowledges. It shrinks again when
-/// it was more than enough. Most likely a link that has just died had little on its way.
+/// it was more than enough, and after a pause. Most likely a link that has just died had little on its way.
 #[derive(Debug)]
 pub(super) struct FlightLimit {
     pub(super) bytes: usize,
     /// Whether it was full since everything was acknowledged last, or since it grew.
     pub(super) was_full: bool,
+    /// When more than the least was on its way last, milliseconds of the monotonic clock.
+    needed_ms: u64,
 }
 
 impl Default for FlightLimit {
     fn default() -> Self {
-        Self { bytes: WINDOW_MIN, was_full: false }
+        Self { bytes: WINDOW_MIN, was_full: false, needed_ms: 0 }
     }
 }
 
 impl FlightLimit {
     /// Whether more bytes may be on their way than these.
-    pub(super) fn is_open(&mut self, in_flight_bytes: usize, max_bytes: usize) -> bool {
+    pub(super) fn is_open(&mut self, in_flight_bytes: usize, max_bytes: usize, now: Now) -> bool {
+        if in_flight_bytes >= WINDOW_MIN {
+            self.needed_ms = now.mono_ms;
+        } else if now.mono_ms >= self.needed_ms.saturating_add(WINDOW_UNUSED_MS) {
+            self.bytes = WINDOW_MIN;
+        }
         let full = in_flight_bytes >= self.bytes.min(max_bytes);
         self.was_full |= full && self.bytes < max_bytes;
         !full
@@ -56,18 +66,29 @@ impl FlightLimit {
     }
 }
 
-/// How long a peer that entries are streamed to may acknowledge nothing before they are not any more, milliseconds. One that has
-/// more to do than it has time for acknowledges late.
-const STUCK_MS: u64 = 5_000;
+/// How long it may say nothing at all while [much](SILENT) waits for it: then the link may be dead, and all of that be written
+/// over.
+const SILENT_MS: u64 = 250;
 
-/// How long it may say nothing at all while as much is on its way as may be: then the link is dead.
-const SILENT_MS: u64 = 1_000;
+/// How much may wait for a peer that takes little.
+const STUCK: Waiting = Waiting { entries: 10_000, bytes: 16 << 20 };
 
-/// How many entries may wait for such a peer.
-const STUCK_ENTRIES: u64 = 10_000;
+/// How much may wait for one that says nothing at all.
+const SILENT: Waiting = Waiting { entries: 2_500, bytes: 4 << 20 };
 
-/// About how much memory they may take together, bytes: one entry may be as large as thousands of others.
-const STUCK_BYTES: u64 = 16 << 20;
+/// What waits to be streamed.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    entries: u64,
+    /// About how much memory they take together, bytes: one entry may be as large as thousands of others.
+    bytes: u64,
+}
+
+impl Waiting {
+    fn exceeds(self, limit: Self) -> bool {
+        self.entries > limit.entries || self.bytes > limit.bytes
+    }
+}
 
 /// Entries that were sent and not acknowledged.
 #[derive(Debug)]
@@ -363,24 +384,26 @@ impl Outgoing {
     /// Whether the peer takes so little of what is streamed to it that it is better to wait: what is written over
     /// meanwhile need never be sent.
     pub(super) fn is_stuck(&self, round: &Round<'_>, own: Origin, heard_ms: Option<u64>) -> bool {
-        let is_over = |since_ms: u64, patience_ms| round.now.mono_ms >= since_ms.saturating_add(patience_ms);
-        let is_dead = || self.window.was_full && is_over(self.progress_ms.max(heard_ms.unwrap_or_default()), SILENT_MS);
-        let takes_nothing = || !self.in_flight.is_empty() && (is_over(self.progress_ms, STUCK_MS) || is_dead());
-        let much_waits = || self.keeps_much_waiting(round.replica.log(), own, round.durable);
-        self.unit.is_none() && !self.unit_due && (takes_nothing() || much_waits())
+        if self.unit.is_some() || self.unit_due {
+            return false;
+        }
+        let waiting = self.waiting(round.replica.log(), own, round.durable);
+        let heard_ms = self.progress_ms.max(heard_ms.unwrap_or_default());
+        let is_silent = round.now.mono_ms >= heard_ms.saturating_add(SILENT_MS);
+        waiting.exceeds(STUCK) || (is_silent && waiting.exceeds(SILENT))
     }
 
-    /// Whether more waits to be streamed to the peer than is kept for one that takes little.
-    fn keeps_much_waiting(&self, log: Option<&Log>, own: Origin, durable: &VersionVector) -> bool {
-        let (mut entries, mut bytes) = (0, 0);
+    /// What waits to be streamed to the peer.
+    fn waiting(&self, log: Option<&Log>, own: Origin, durable: &VersionVector) -> Waiting {
+        let mut waiting = Waiting::default();
         for Dot { origin, seq } in durable.iter() {
             let sent = self.sent.get(origin);
             if seq > sent && !self.comes_another_way(own, origin) {
-                entries += seq - sent;
-                bytes += log.map_or(0, |log| log.memory_beyond(origin, sent));
+                waiting.entries += seq - sent;
+                waiting.bytes += log.map_or(0, |log| log.memory_beyond(origin, sent));
             }
         }
-        entries > STUCK_ENTRIES || bytes > STUCK_BYTES
+        waiting
     }
 
     /// Whether more may be on its way to the peer.
@@ -412,11 +435,13 @@ impl Outgoing {
                 let had = self.stood.get(dot.origin);
                 dot.seq > had && self.theirs.get(dot.origin) == had
             };
-            // A peer that lacks what it was sent from here, too, is slow with everything: more would make it slower.
-            let is_slow = self.theirs.get(own) < self.old.get(own);
-            let stalls = self.old.iter().filter(stands).map(|dot| dot.origin);
+            let stalls: Vec<Origin> = self.old.iter().filter(stands).map(|dot| dot.origin).collect();
+            // A peer that lacks what it was sent from here, too, or what most others send it, is slow with everything: more
+            // would make it slower.
+            let lacks_most = stalls.len() > 1 && 2 * stalls.len() > self.links.len();
+            let is_slow = lacks_most || self.theirs.get(own) < self.old.get(own);
             let stalled = |origin| self.stalls.get(&origin).unwrap_or(&0) + usize::from(!is_slow);
-            self.stalls = stalls.map(|origin| (origin, stalled(origin))).collect();
+            self.stalls = stalls.into_iter().map(|origin| (origin, stalled(origin))).collect();
             self.stood = self.theirs.clone();
         }
         let bound = |dot: Dot| {

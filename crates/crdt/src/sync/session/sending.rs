@@ -92,7 +92,7 @@ impl Session {
         while unit.is_ok()
             && budget > 0
             && (out.unit.is_some() || (streams && !out.sent.covers(&bound)))
-            && out.window.is_open(out.in_flight_bytes, tuning.in_flight_bytes)
+            && out.window.is_open(out.in_flight_bytes, tuning.in_flight_bytes, now)
         {
             let room = out.window.bytes.min(tuning.in_flight_bytes).saturating_sub(out.in_flight_bytes);
             let max_bytes = tuning.batch_bytes.min(budget).min(room);
