@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use std::vec;
 
 use eddy_crdt::{Ack, Birth, Entry, Input, ReplicaId, VersionVector};
@@ -21,6 +22,10 @@ const ACKS_WAIT_MS: u64 = 250;
 
 /// Acknowledgements of more messages than this do not wait.
 const ACKS_WAITING_MAX: usize = 256;
+
+/// How old an input may be before it is late. A replica that falls behind takes fewer commands from then on: what it fell
+/// behind by would have to be caught up with, and costs more then.
+const LATE: Duration = Duration::from_millis(100);
 
 /// Acknowledgements of several messages, applied as one, so that the floor is computed once.
 pub(super) struct WaitingAcks {
@@ -64,6 +69,7 @@ pub(super) type Told = (oneshot::Sender<Result<bool, NodeError>>, bool);
 /// An input of a session, as far as it is not applied.
 pub(super) struct Handed {
     rest: Rest,
+    since: Instant,
     told: oneshot::Sender<Result<bool, NodeError>>,
     refused: bool,
 }
@@ -74,14 +80,14 @@ enum Rest {
 }
 
 impl Handed {
-    pub(super) fn new(input: Input, told: oneshot::Sender<Result<bool, NodeError>>) -> Self {
+    pub(super) fn new(input: Input, since: Instant, told: oneshot::Sender<Result<bool, NodeError>>) -> Self {
         let rest = match input {
             Input::Entries { from, births, entries, together: None } => {
                 Rest::Entries { from, births, entries: entries.into_iter() }
             }
             input => Rest::Whole(Some(input)),
         };
-        Self { rest, told, refused: false }
+        Self { rest, since, told, refused: false }
     }
 
     /// Takes what can be applied between two looks at the clock; `None` when nothing is left.
@@ -94,6 +100,11 @@ impl Handed {
                 (!slice.is_empty()).then_some(Input::Entries { from, births, entries: slice, together: None })
             }
         }
+    }
+
+    /// Whether it came so long ago that clients wait for it.
+    pub(super) fn is_late(&self) -> bool {
+        self.since.elapsed() >= LATE
     }
 
     /// Notes that something of it was refused.

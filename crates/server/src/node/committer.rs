@@ -29,6 +29,10 @@ use crate::storage::Group;
 /// After this many commands readers get a chance to take the lock.
 const COMMANDS_PER_LOCK: usize = 64;
 
+/// How long peers' entries are applied before they do. To hand the lock over costs two switches of threads; where cores are
+/// busy, each of these takes longer than hundreds of entries.
+const LOCK_PER_READERS: Duration = Duration::from_millis(2);
+
 /// How many replaced values leave memory with a group, or with one hold of the lock at the start. Most groups are smaller, so
 /// none stays behind for long.
 const RELEASED_PER_GROUP: usize = 8192;
@@ -36,6 +40,9 @@ const RELEASED_PER_GROUP: usize = 8192;
 /// How long a group works on inputs of peers before its answers leave. A merge may take milliseconds, and clients wait
 /// for no more than this. With less, many busy clients would leave too little time for peers.
 const PEERS_PER_GROUP: Duration = Duration::from_millis(20);
+
+/// The same once one of them is late.
+const PEERS_WHEN_LATE: Duration = Duration::from_millis(200);
 
 /// See the module.
 pub(crate) struct Committer {
@@ -238,7 +245,7 @@ impl Committer {
                     self.apply(replica, command, physical, reply, applied);
                     any = true;
                 }
-                Job::Peer { input, applied: told } => self.backlog.push_back(Handed::new(input, told)),
+                Job::Peer { input, since, applied: told } => self.backlog.push_back(Handed::new(input, since, told)),
             }
         }
         any
@@ -285,8 +292,9 @@ impl Committer {
 
     /// Applies inputs of peers for as long as a group may take. Returns whether there was more than acknowledgements.
     fn work_off(&mut self, replica: &mut RwLockWriteGuard<'_, Replica>, applied: &mut Applied) -> bool {
-        let until = Instant::now() + PEERS_PER_GROUP;
-        let mut more_than_acks = false;
+        let is_late = self.backlog.front().is_some_and(Handed::is_late);
+        let until = Instant::now() + if is_late { PEERS_WHEN_LATE } else { PEERS_PER_GROUP };
+        let (mut more_than_acks, mut bumped) = (false, Instant::now());
         while let Some(mut handed) = self.backlog.pop_front() {
             while let Some(input) = handed.slice() {
                 let now = self.engine.now();
@@ -304,12 +312,16 @@ impl Committer {
                     handed.note_refusal();
                 }
                 more_than_acks = true;
-                if Instant::now() >= until {
+                let now = Instant::now();
+                if now >= until {
                     self.backlog.push_front(handed);
                     return true;
                 }
-                // Readers get a chance to take the lock.
-                RwLockWriteGuard::bump(replica);
+                if now >= bumped + LOCK_PER_READERS {
+                    // Readers get a chance to take the lock.
+                    RwLockWriteGuard::bump(replica);
+                    bumped = Instant::now();
+                }
             }
             applied.applied.push(handed.told());
         }

@@ -48,6 +48,8 @@ pub(crate) enum Job {
     /// An input of a peer's session.
     Peer {
         input: Input,
+        /// When it came.
+        since: Instant,
         /// Told when the input is applied, which is before it is durable, and whether something of it was refused.
         applied: oneshot::Sender<Result<bool, NodeError>>,
     },

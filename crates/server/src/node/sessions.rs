@@ -1,7 +1,7 @@
 //! The node's calls for peers' sessions: what is on disk, a look at the replica, and a way to have inputs applied.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eddy_crdt::{Change, ChangeKind, Entry, Input, Member, Notice, Now, Replica};
 use tokio::sync::{mpsc, oneshot, watch as latest};
@@ -67,13 +67,21 @@ impl Handle {
     /// # Errors
     /// When the disk is full or writes have stopped. Not all of the input was applied then.
     pub(crate) async fn hand_on(&self, input: Input) -> Result<bool, NodeError> {
+        self.hand_on_since(input, Instant::now()).await
+    }
+
+    /// The same of an input that came at that moment. Clients wait longer for one that came long ago.
+    ///
+    /// # Errors
+    /// As [`Self::hand_on`].
+    pub(crate) async fn hand_on_since(&self, input: Input, since: Instant) -> Result<bool, NodeError> {
         let engine = &self.engine;
         if !engine.is_writable() {
             return Err(engine.write_error());
         }
         let bytes = size_of(&input);
         let (applied, told) = oneshot::channel();
-        let mut job = Job::Peer { input, applied };
+        let mut job = Job::Peer { input, since, applied };
         while let Err((error, back)) = engine.queue.push(job, bytes) {
             if error != NodeError::TooManyRequests {
                 return Err(error);

@@ -14,6 +14,7 @@ mod dial;
 mod end;
 mod events;
 mod fetch;
+mod inbox;
 pub mod join;
 mod lines;
 mod losses;

@@ -23,10 +23,10 @@ use tonic::Streaming;
 
 use super::board::{Seat, SharedSession};
 use super::end::End;
+use super::inbox::{Inbox, Waiting};
 use super::peers::{Halt, Peers};
 use crate::logging;
 use crate::node::peering::Durable;
-use crate::node::sessions::size_of;
 use crate::node::{Handle, NodeError};
 
 /// How long a peer may take to greet.
@@ -83,8 +83,8 @@ struct Talk<'a> {
     session: SharedSession,
     seat: Option<Seat>,
     outbox: VecDeque<Bytes>,
-    /// What the replica is to be given next, each with its size.
-    inputs: VecDeque<(Input, usize)>,
+    /// What the replica is to be given next.
+    inbox: Inbox,
     /// How much that is together with what it is applying, bytes.
     ahead: usize,
     /// Places behind which the peer wants a chunk of a snapshot. They are answered once earlier inputs are applied.
@@ -124,7 +124,7 @@ pub(crate) async fn talk(
         session: Arc::new(Mutex::new(session)),
         seat: None,
         outbox: VecDeque::from([hello.encode()]),
-        inputs: VecDeque::new(),
+        inbox: Inbox::default(),
         ahead: 0,
         chunks: VecDeque::new(),
         reading: None,
@@ -189,10 +189,10 @@ impl Talk<'_> {
         let stop = self.stop.clone();
         loop {
             if applying.is_none()
-                && let Some((input, bytes)) = self.inputs.pop_front()
+                && let Some(Waiting { input, bytes, since }) = self.inbox.pop()
             {
                 let node = self.peers.node.clone();
-                applying = Some((Box::pin(async move { node.hand_on(input).await }), bytes));
+                applying = Some((Box::pin(async move { node.hand_on_since(input, since).await }), bytes));
             }
             if applying.is_none() {
                 self.answer_chunk(&durable);
@@ -245,8 +245,7 @@ impl Talk<'_> {
 
     /// After the replica refused something of an input: drops the inputs behind it, and asks the peer to send again.
     fn ask_again(&mut self) {
-        self.inputs.retain(|(input, _)| matches!(input, Input::Stream { .. } | Input::Stop { .. }));
-        self.ahead = self.inputs.iter().map(|(_, bytes)| bytes).sum();
+        self.ahead = self.inbox.keep_marks();
         let node = &self.peers.node;
         let again = node.look(|replica| self.session.lock().refused(replica, node.now()));
         self.outbox.extend(again.map(|message| message.encode()));
@@ -332,9 +331,7 @@ impl Talk<'_> {
 
     fn take(&mut self, turn: SessionEffects) {
         for input in turn.inputs {
-            let bytes = size_of(&input);
-            self.ahead += bytes;
-            self.inputs.push_back((input, bytes));
+            self.ahead += self.inbox.push(input);
         }
         let pings = turn.messages.iter().filter_map(|message| match message {
             Message::Ping { number, .. } => Some(*number),
