@@ -37,6 +37,10 @@ func hotKey(l *Lab, story *Story, _ time.Duration) error {
 			return fmt.Errorf("a write at the replica that is cut off: %w", err)
 		}
 		took := time.Duration(now() - begin)
+		if mode == "silent, not noticed yet" {
+			// A quick machine would be done before any replica could tell silence from a busy peer.
+			time.Sleep(max(0, 500*time.Millisecond-took))
+		}
 		l.noteCut(r.place, begin, now())
 		grown := r.rss() - rss
 		if _, relays := l.network.(*Relays); !relays {
