@@ -69,6 +69,19 @@ fn what_is_written_later_follows_at_once() {
     }
 }
 
+/// Peers are asked one after the other for what a replica lacks. Under load that took twenty peers twenty seconds, in which
+/// they sent nothing of their own.
+#[test]
+fn who_has_nothing_new_is_asked_at_once() {
+    let mut world = World::mesh(12);
+    world.pass(8 * STEP_MS);
+    for node in 0..12 {
+        world.put(node, &format!("k{node}"), "v");
+    }
+    world.pass(2 * STEP_MS);
+    assert!(world.converged());
+}
+
 #[test]
 fn an_entry_reaches_a_replica_through_a_third() {
     let mut world = World::wired(3);
