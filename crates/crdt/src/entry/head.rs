@@ -185,8 +185,8 @@ fn below(top: &VersionVector, vector: &VersionVector) -> Bytes {
     for fence in top.fences() {
         bytes.push(u8::from(vector.fence(fence.replica) == Some(fence)));
     }
-    for dot in top.iter() {
-        encode_varint(dot.seq.saturating_sub(vector.get(dot.origin)), &mut bytes);
+    for (dot, seq) in vector.along(top) {
+        encode_varint(dot.seq.saturating_sub(seq), &mut bytes);
     }
     let is_beside = |part: &VectorPart| match part {
         VectorPart::Ended(fence) => top.fence(fence.replica) != Some(*fence),

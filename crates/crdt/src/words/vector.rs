@@ -79,15 +79,20 @@ impl VersionVector {
         }
     }
 
+    /// Each origin that `other` names, with its highest `seq` there and [here](Self::get). One pass over both, where to ask for each
+    /// would be a search for each.
+    pub fn along<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (Dot, u64)> + 'a {
+        let mut ours = self.highest.iter().peekable();
+        other.iter().map(move |dot| {
+            while ours.next_if(|our| our.origin < dot.origin).is_some() {}
+            let seq = ours.peek().filter(|our| our.origin == dot.origin).map_or(0, |our| our.seq);
+            (dot, if self.has_forgotten(dot.origin) { ALL } else { seq })
+        })
+    }
+
     /// Whether everything that `other` covers is covered.
     pub fn covers(&self, other: &Self) -> bool {
-        let mut ours = self.highest.iter().peekable();
-        other.fences.iter().all(|fence| self.covers_fence(*fence))
-            && other.highest.iter().all(|dot| {
-                while ours.next_if(|our| our.origin < dot.origin).is_some() {}
-                let seq = ours.peek().filter(|our| our.origin == dot.origin).map_or(0, |our| our.seq);
-                dot.seq <= seq || self.has_forgotten(dot.origin)
-            })
+        other.fences.iter().all(|fence| self.covers_fence(*fence)) && self.along(other).all(|(dot, seq)| dot.seq <= seq)
     }
 
     /// Covers that entry, and all of its origin before it.
@@ -255,6 +260,7 @@ mod tests {
         let dots: Vec<Dot> = vectors().flat_map(|vector| vector.iter().collect::<Vec<_>>()).collect();
         for (a, b) in vectors().flat_map(|a| vectors().map(move |b| (a.clone(), b))) {
             assert_eq!(a.covers(&b), b.iter().all(|dot| a.contains(dot)), "{a:?} {b:?}");
+            assert!(a.along(&b).eq(b.iter().map(|dot| (dot, a.get(dot.origin)))), "{a:?} {b:?}");
             let (met, mut both) = (a.meet(&b), a.clone());
             both.merge(&b);
             for dot in dots.iter().copied() {
@@ -297,6 +303,7 @@ mod tests {
                 assert!(a.meet(&less).covers(&a) && a.covers(&less.meet(&a)));
                 // Two that have forgotten the same have all of the other's, or a fence finds that they have not.
                 let (also, over) = (forgotten(&b, code), |dot: Dot| less.has_forgotten(dot.origin));
+                assert!(less.along(&b).eq(b.iter().map(|dot| (dot, less.get(dot.origin)))), "{less:?} {b:?}");
                 let is_alike = |dot: Dot| !over(dot) || b.get(dot.origin) == a.get(dot.origin);
                 let none_more = b.iter().all(is_alike);
                 let has_all = a.iter().all(|dot| b.contains(dot));

@@ -317,10 +317,13 @@ impl Outgoing {
 
     /// Whether there are entries to send now, and the peer takes more.
     pub(super) fn has_news(&self, own: Origin, durable: &VersionVector, max_bytes: usize) -> bool {
-        let is_news = |dot: Dot| dot.seq > self.sent.get(dot.origin) && !self.comes_another_way(own, dot.origin);
+        let is_news = |(dot, sent): (Dot, u64)| dot.seq > sent && !self.comes_another_way(own, dot.origin);
         self.is_asked()
             && self.has_room(max_bytes)
-            && (self.unit_due || self.unit.is_some() || durable.iter().any(is_news))
+            && (self.unit_due
+                || self.unit.is_some()
+                || durable.get(own) > self.sent.get(own)
+                || self.sent.along(durable).any(is_news))
     }
 
     /// What the peer may be sent all of now; `None` while nothing may be sent. Where a stream has ended, that is what was
@@ -396,8 +399,7 @@ impl Outgoing {
     /// What waits to be streamed to the peer.
     fn waiting(&self, log: Option<&Log>, own: Origin, durable: &VersionVector) -> Waiting {
         let mut waiting = Waiting::default();
-        for Dot { origin, seq } in durable.iter() {
-            let sent = self.sent.get(origin);
+        for (Dot { origin, seq }, sent) in self.sent.along(durable) {
             if seq > sent && !self.comes_another_way(own, origin) {
                 waiting.entries += seq - sent;
                 waiting.bytes += log.map_or(0, |log| log.memory_beyond(origin, sent));
