@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eddy_crdt::{Command, Commit, Effects, Input, Notice, Replica, Reply, Revision, Tally};
+use eddy_crdt::{Command, Commit, Effects, Head, Input, Notice, Replica, Reply, Revision, Tally};
 use parking_lot::RwLockWriteGuard;
 use tokio::sync::oneshot;
 
@@ -20,11 +20,10 @@ use super::backlog::{self, Handed, Told, WaitingAcks};
 use super::engine::Engine;
 use super::error::NodeError;
 use super::peering::Durable;
-use super::pipe::Flush;
+use super::pipe::{Flush, Unwritten};
 use super::queue::{CommandResult, Job, Wait};
 use super::slow;
 use super::sweeper::{SweepPace, Sweeper};
-use crate::storage::Group;
 
 /// After this many commands readers get a chance to take the lock.
 const COMMANDS_PER_LOCK: usize = 64;
@@ -96,7 +95,7 @@ struct After {
     next_number: u64,
     revision: Revision,
     /// `None` when there is nothing to store.
-    head: Option<Bytes>,
+    head: Option<Head>,
 }
 
 impl Applied {
@@ -209,7 +208,7 @@ impl Committer {
         let head = changed.then(|| {
             let (noted, head) = replica.close_group();
             applied.records.extend(noted);
-            head.encode()
+            head
         });
         let after = After {
             durable: engine.peering.note(&replica, changed),
@@ -275,7 +274,7 @@ impl Committer {
         self.sweeper.note_group(self.handed_on, applied.records.len(), bytes, applied.compacted);
         let first = after.next_number - applied.records.len() as u64;
         engine.pipe.flush(Flush {
-            group: after.head.map(|head| Group { first, records: applied.records, head }),
+            group: after.head.map(|head| Unwritten { first, records: applied.records, head: Box::new(head) }),
             number: self.handed_on,
             next_number: after.next_number,
             revision: after.revision,

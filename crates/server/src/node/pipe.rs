@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use eddy_crdt::{Commit, Revision};
+use bytes::Bytes;
+use eddy_crdt::{Commit, Head, Revision};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
@@ -12,7 +13,6 @@ use super::error::NodeError;
 use super::past::Reading;
 use super::peering::Durable;
 use super::queue::CommandResult;
-use crate::storage::Group;
 
 /// A waiting group with this many commands takes in no more, and the committer waits.
 const COMMANDS_MAX: usize = 4096;
@@ -23,10 +23,18 @@ const BYTES_MAX: usize = 8 << 20;
 /// Most requests for maintenance that wait.
 const WORK_MAX: usize = 64;
 
+/// A [`Group`](crate::storage::Group) whose head is not encoded yet: where groups become one, only the last head is written.
+pub(crate) struct Unwritten {
+    /// The journal number of the first record.
+    pub(crate) first: u64,
+    pub(crate) records: Vec<Bytes>,
+    pub(crate) head: Box<Head>,
+}
+
 /// A group on its way to the disk, and what leaves the process once it is durable.
 pub(crate) struct Flush {
     /// What to store; `None` when nothing changed, as by refusals and renewals.
-    pub(crate) group: Option<Group>,
+    pub(crate) group: Option<Unwritten>,
     /// The group's own number.
     pub(crate) number: u64,
     /// Journal number after the group.
@@ -205,15 +213,17 @@ impl Pipe {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
+    use eddy_crdt::{Birth, ClusterId, Identity, Replica, ReplicaId};
 
     use super::*;
 
     fn flush(number: u64, group: Option<(u64, usize)>) -> Flush {
-        let group = group.map(|(first, count)| Group {
+        let identity =
+            Identity { cluster: ClusterId::new(1), replica: ReplicaId::new(1), birth: Birth::new(1), ordinal: 1 };
+        let group = group.map(|(first, count)| Unwritten {
             first,
             records: vec![Bytes::from_static(b"r"); count],
-            head: Bytes::from(number.to_string()),
+            head: Box::new(Head { next_number: number, ..Replica::new(identity).head() }),
         });
         let revision = Revision::new(number as i64);
         let (commits, replies, since) = (vec![], vec![], Instant::now());
@@ -249,7 +259,7 @@ mod tests {
         let merged = received(&pipe);
         let group = merged.group.unwrap();
         assert_eq!((merged.number, group.first, group.records.len()), (4, 5, 2));
-        assert_eq!(group.head, Bytes::from_static(b"3"));
+        assert_eq!(group.head.next_number, 3);
     }
 
     #[test]

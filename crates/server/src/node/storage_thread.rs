@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::error::NodeError;
 use super::past::Reading;
 use super::pipe::{Flush, Received, Work};
-use crate::storage::{Journal, StorageError};
+use crate::storage::{Group, Journal, StorageError};
 
 /// How many bytes of records are trimmed between two groups.
 const TRIM_SLICE_BYTES: usize = 128 << 10;
@@ -140,14 +140,14 @@ impl StorageThread {
         }
     }
 
-    fn flush(&mut self, flush: Flush) {
+    fn flush(&mut self, mut flush: Flush) {
         if !self.engine.is_writable() {
             return self.refuse(flush);
         }
         if !self.parked.is_empty() {
             return self.park(flush);
         }
-        match self.append(&flush) {
+        match self.append(&mut flush) {
             Ok(()) => self.publish(flush),
             Err(error @ StorageError::NoSpace { .. }) => {
                 self.engine.pause_writes(&error);
@@ -160,13 +160,17 @@ impl StorageThread {
         }
     }
 
-    fn append(&mut self, flush: &Flush) -> Result<(), StorageError> {
-        let Some(group) = &flush.group else { return Ok(()) };
+    fn append(&mut self, flush: &mut Flush) -> Result<(), StorageError> {
+        let Some(unwritten) = &mut flush.group else { return Ok(()) };
+        let (first, head) = (unwritten.first, unwritten.head.encode());
+        let group = Group { first, records: std::mem::take(&mut unwritten.records), head };
         #[cfg(debug_assertions)]
-        super::faults::before_append(group)?;
+        super::faults::before_append(&group)?;
         self.engine.begin_append();
-        let appended = self.journal.append(group);
+        let appended = self.journal.append(&group);
         self.engine.end_append();
+        // They are written again where the disk is full.
+        unwritten.records = group.records;
         self.engine.metrics.flushed(&appended?, flush.since.elapsed());
         self.unsynced = false;
         self.note_sizes();
@@ -183,8 +187,8 @@ impl StorageThread {
 
     /// Writes the groups that wait for space, if there is space now.
     fn retry(&mut self) {
-        while let Some(flush) = self.parked.pop_front() {
-            match self.append(&flush) {
+        while let Some(mut flush) = self.parked.pop_front() {
+            match self.append(&mut flush) {
                 Ok(()) => self.publish(flush),
                 Err(StorageError::NoSpace { .. }) => return self.parked.push_front(flush),
                 Err(error) => {
