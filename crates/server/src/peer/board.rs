@@ -8,6 +8,7 @@ use bytes::Bytes;
 use eddy_crdt::sync::{PeerStatus, Session, SessionTally};
 use eddy_crdt::{Birth, ReplicaId};
 use parking_lot::Mutex;
+use prometheus::IntCounter;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
@@ -24,10 +25,45 @@ pub(crate) struct Seat {
     peer: ReplicaId,
     /// The peer's id as the label of its metrics.
     label: Arc<str>,
+    traffic: Traffic,
     number: u64,
     session: SharedSession,
     /// Ends the session.
     stop: CancellationToken,
+}
+
+impl Seat {
+    /// Counts a message of this many bytes to the peer.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.traffic.sent_bytes.inc_by(bytes as u64);
+        self.traffic.sent_messages.inc();
+    }
+}
+
+/// The counters of what goes between this replica and one peer. To find one by its labels costs more than to count.
+#[derive(Clone, Debug)]
+struct Traffic {
+    received_bytes: IntCounter,
+    received_messages: IntCounter,
+    new_entries: IntCounter,
+    doubled_entries: IntCounter,
+    sent_bytes: IntCounter,
+    sent_messages: IntCounter,
+}
+
+impl Traffic {
+    fn with(label: &str, metrics: &Metrics) -> Self {
+        let messages = |direction| metrics.peer_messages.with_label_values(&[label, direction]);
+        let entries = |kind| metrics.peer_received_entries.with_label_values(&[label, kind]);
+        Self {
+            received_bytes: metrics.peer_received_bytes.with_label_values(&[label]),
+            received_messages: messages("received"),
+            new_entries: entries("new"),
+            doubled_entries: entries("doubled"),
+            sent_bytes: metrics.peer_sent_bytes.with_label_values(&[label]),
+            sent_messages: messages("sent"),
+        }
+    }
 }
 
 /// What is known of one peer.
@@ -88,7 +124,8 @@ impl Board {
         let mut state = self.state.lock();
         state.seats += 1;
         let label: Arc<str> = peer.to_string().into();
-        let seat = Seat { peer, label, number: state.seats, session: Arc::clone(session), stop };
+        let traffic = Traffic::with(&label, &self.metrics);
+        let seat = Seat { peer, label, traffic, number: state.seats, session: Arc::clone(session), stop };
         let known = state.peers.entry(peer).or_default();
         if let Some(before) = known.seat.replace(seat.clone()) {
             before.stop.cancel();
@@ -116,33 +153,22 @@ impl Board {
         true
     }
 
-    /// Counts a message of this many bytes from the peer.
-    pub(crate) fn heard(&self, seat: &Seat, bytes: usize) {
+    /// Counts messages of the peer that have this many bytes together.
+    pub(crate) fn heard(&self, seat: &Seat, messages: usize, bytes: usize) {
         if let Some(known) = self.state.lock().peers.get_mut(&seat.peer) {
             known.last_contact = Some(Instant::now());
         }
-        self.metrics.peer_received_bytes.with_label_values(&[&*seat.label]).inc_by(bytes as u64);
-        self.metrics.peer_messages.with_label_values(&[&*seat.label, "received"]).inc();
+        seat.traffic.received_bytes.inc_by(bytes as u64);
+        seat.traffic.received_messages.inc_by(messages as u64);
     }
 
     /// Counts received entries, new and known, and requests to send again, by how far the tally grew.
     pub(crate) fn counted(&self, seat: &Seat, before: &SessionTally, after: &SessionTally) {
-        let entries = |kind| self.metrics.peer_received_entries.with_label_values(&[&*seat.label, kind]);
-        if after.received_entries > before.received_entries {
-            entries("new").inc_by(after.received_entries - before.received_entries);
-        }
-        if after.duplicates > before.duplicates {
-            entries("doubled").inc_by(after.duplicates - before.duplicates);
-        }
+        seat.traffic.new_entries.inc_by(after.received_entries - before.received_entries);
+        seat.traffic.doubled_entries.inc_by(after.duplicates - before.duplicates);
         if after.again > before.again {
             self.metrics.peer_requests_again.with_label_values(&[&*seat.label]).inc_by(after.again - before.again);
         }
-    }
-
-    /// Counts a message of this many bytes to the peer.
-    pub(crate) fn sent(&self, seat: &Seat, bytes: usize) {
-        self.metrics.peer_sent_bytes.with_label_values(&[&*seat.label]).inc_by(bytes as u64);
-        self.metrics.peer_messages.with_label_values(&[&*seat.label, "sent"]).inc();
     }
 
     /// Notes the first key in which the peer's state differs from ours.

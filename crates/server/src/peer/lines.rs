@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::dial::{self, Backoff};
 use super::end::End;
+use super::link::{FRAMES_WAITING, Link};
 use super::peers::{Halt, Peers};
-use super::session::{self, FRAMES_WAITING, Link};
+use super::session;
 
 /// After a session that lasted this long, the next attempt comes soon.
 const LASTED: Duration = Duration::from_secs(5);

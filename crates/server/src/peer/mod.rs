@@ -17,6 +17,7 @@ mod fetch;
 mod inbox;
 pub mod join;
 mod lines;
+mod link;
 mod losses;
 mod peers;
 mod probe;

@@ -16,8 +16,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::dial::FRAME_BYTES_MAX;
 use super::join;
+use super::link::{FRAMES_WAITING, Link};
 use super::peers::Peers;
-use super::session::{FRAMES_WAITING, Link};
 
 /// The TCP address of a peer that calls, an extension of its requests; `None` on a unix socket.
 #[derive(Clone, Copy, Debug)]

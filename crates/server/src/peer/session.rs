@@ -17,15 +17,15 @@ use eddy_crdt::{Input, Place, ReplicaId, VersionVector};
 use eddy_proto::peer::Frame;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch as latest};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use super::board::{Seat, SharedSession};
 use super::end::End;
 use super::inbox::{Inbox, Waiting};
+use super::link::{self, Link};
 use super::peers::{Halt, Peers};
-use crate::logging;
 use crate::node::peering::Durable;
 use crate::node::{Handle, NodeError};
 
@@ -47,18 +47,6 @@ const AHEAD_BYTES_MAX: usize = 4 << 20;
 
 /// How soon the session looks for something to acknowledge or to forward, when there is nothing urgent to send.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// How long the other side may take to read why the session ends.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Frames that wait for the network in one direction of a stream.
-pub(super) const FRAMES_WAITING: usize = 4;
-
-/// Both directions of a stream.
-pub(crate) struct Link {
-    pub(crate) inbound: Streaming<Frame>,
-    pub(crate) outbound: mpsc::Sender<Bytes>,
-}
 
 type Applying = Pin<Box<dyn Future<Output = Result<bool, NodeError>> + Send>>;
 
@@ -142,7 +130,7 @@ pub(crate) async fn talk(
     if let End::Protocol(error) = &end
         && let Some(refusal) = error.refusal()
     {
-        farewell(peers, &refusal, inbound, outbound).await;
+        link::farewell(&peers.stop, &refusal, Link { inbound, outbound }).await;
     }
     if let End::Protocol(SyncError::Refused { reason: Reason::RemovedMember, .. }) = &end {
         peers.halts(Halt::Removed);
@@ -160,21 +148,6 @@ pub(crate) async fn talk(
         peers.board.stand_up(seat, status);
     }
     (peer, end)
-}
-
-/// Tells the other side why the session ends, and waits until it closes the stream. A stream that is dropped loses the
-/// messages on their way.
-async fn farewell(peers: &Peers, refusal: &Message, mut inbound: Streaming<Frame>, outbound: mpsc::Sender<Bytes>) {
-    let told = async {
-        if outbound.send(refusal.encode()).await.is_ok() {
-            drop(outbound);
-            while let Ok(Some(_)) = inbound.message().await {}
-        }
-    };
-    tokio::select! {
-        _too_late = timeout(FAREWELL_TIMEOUT, told) => {}
-        () = peers.stop.cancelled() => {}
-    }
 }
 
 impl Talk<'_> {
@@ -212,10 +185,11 @@ impl Talk<'_> {
                         self.look_soon(&durable);
                     }
                 }
-                frame = inbound.message(), if reads => {
-                    let frame = frame.map_err(|status| End::Lost(reason(&status)))?.ok_or(End::Closed)?;
+                frame = link::next(inbound), if reads => {
+                    let (frames, end) = link::with_those_behind(frame?, inbound);
                     let vector = Arc::clone(&durable.borrow().vector);
-                    self.receive(frame.message, &vector)?;
+                    self.receive(frames, &vector)?;
+                    end.map_or(Ok(()), Err)?;
                     self.look_soon(&durable);
                 }
                 applied = async { match applying.as_mut() { Some((a, _)) => a.await, None => std::future::pending().await } } => {
@@ -274,12 +248,20 @@ impl Talk<'_> {
         Ok(())
     }
 
-    fn receive(&mut self, bytes: Bytes, durable: &VersionVector) -> Result<(), End> {
-        let length = bytes.len();
-        let message = Message::decode(bytes).map_err(SyncError::Garbage)?;
-        self.measure(&message);
+    /// Takes messages in one look at the replica: where that changes all the time, each look waits for it.
+    fn receive(&mut self, frames: Vec<Bytes>, durable: &VersionVector) -> Result<(), End> {
+        let (count, bytes) = (frames.len(), frames.iter().map(Bytes::len).sum());
+        let messages: Vec<_> = frames.into_iter().map(Message::decode).collect();
+        messages.iter().flatten().for_each(|message| self.measure(message));
         let now = self.peers.node.now();
-        let turn = self.peers.node.look(|replica| self.session.lock().receive(replica, durable, now, message))?;
+        let mut turns = Vec::with_capacity(count);
+        let received = self.peers.node.look(|replica| {
+            let mut session = self.session.lock();
+            for message in messages {
+                turns.push(session.receive(replica, durable, now, message.map_err(SyncError::Garbage)?)?);
+            }
+            Ok::<_, SyncError>(())
+        });
         if self.seat.is_none() {
             let peer = self.session.lock().peer();
             if let Some(peer) = peer {
@@ -287,11 +269,11 @@ impl Talk<'_> {
             }
         }
         if let Some(seat) = &self.seat {
-            self.peers.board.heard(seat, length);
+            self.peers.board.heard(seat, count, bytes);
         }
-        self.take(turn);
+        turns.into_iter().for_each(|turn| self.take(turn));
         self.count();
-        Ok(())
+        received.map_err(End::Protocol)
     }
 
     /// Asks the protocol for messages. Returns about how many bytes there are to send.
@@ -360,7 +342,7 @@ impl Talk<'_> {
 
     fn sent(&self, message: &Bytes) {
         if let Some(seat) = &self.seat {
-            self.peers.board.sent(seat, message.len());
+            seat.sent(message.len());
         }
     }
 }
@@ -393,13 +375,5 @@ impl Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-/// Why a stream broke: the cause, or gRPC's text where there is none.
-fn reason(status: &tonic::Status) -> String {
-    match std::error::Error::source(status) {
-        Some(source) => logging::chain(source),
-        None => status.message().to_owned(),
     }
 }
