@@ -202,8 +202,11 @@ impl Incoming {
     pub(super) fn forget_applied(&mut self, replica: &Replica) {
         if self.recent.bytes > APPLIED_BYTES_MAX && replica.vector().covers(&self.handed) {
             self.recent.shrink(APPLIED_BYTES_MAX);
-            self.recent.values.shrink_to_fit();
-            self.recent.order.shrink_to_fit();
+            // Not after each message: it would be copied each time.
+            if self.recent.values.capacity() > 4 * self.recent.values.len() {
+                self.recent.values.shrink_to_fit();
+                self.recent.order.shrink_to_fit();
+            }
         }
     }
 
@@ -235,18 +238,31 @@ impl Incoming {
         now: Now,
         tally: &mut SessionTally,
     ) -> Result<Taken, DecodeError> {
-        let mut taken = Taken { entries: Vec::with_capacity(self.parked.len()), no_base: false };
-        let (mut waiting, mut expanded) = (VecDeque::new(), 0);
+        // Where nothing can be taken, nothing is moved: under load thousands may wait, and this is asked with each message.
+        let mut waits = Vec::new();
+        let is_first = |(entry, _): &(Received, usize)| !self.stays(replica, entry, &mut waits);
+        let Some(first) = self.parked.iter().position(is_first) else {
+            return Ok(Taken { entries: vec![], no_base: false });
+        };
+        let mut rest = self.parked.split_off(first);
+        let mut waiting = std::mem::take(&mut self.parked);
+        let mut taken = Taken { entries: Vec::with_capacity(rest.len()), no_base: false };
+        let mut expanded = 0;
         // The peer sends in causal order, so that one pass finds all that can be taken.
-        while let Some((entry, len)) = self.parked.pop_front() {
+        while let Some((entry, len)) = rest.pop_front() {
             let dot = entry.head.dot;
+            if self.stays(replica, &entry, &mut waits) {
+                waiting.push_back((entry, len));
+                continue;
+            }
             if self.known(replica, dot) {
                 tally.duplicates += 1;
                 self.parked_bytes -= len;
                 continue;
             }
             let sum = entry.expanded_len().saturating_add(expanded);
-            if !self.ready(replica, &entry) || (sum > EXPANDED_BYTES_MAX && !taken.entries.is_empty()) {
+            if sum > EXPANDED_BYTES_MAX && !taken.entries.is_empty() {
+                waits.push(dot);
                 waiting.push_back((entry, len));
                 continue;
             }
@@ -370,13 +386,28 @@ impl Incoming {
         Ok(Some(Taken { entries, no_base: false }))
     }
 
+    /// Whether an entry has to wait. `waits` are those that do so far: what comes behind one of them, of its origin, need not be
+    /// looked at.
+    fn stays(&self, replica: &Replica, entry: &Received, waits: &mut Vec<Dot>) -> bool {
+        let dot = entry.head.dot;
+        if waits.iter().any(|first| first.origin == dot.origin && first.seq < dot.seq) {
+            return true;
+        }
+        let stays = !self.known(replica, dot) && !self.ready(replica, entry);
+        if stays {
+            waits.push(dot);
+        }
+        stays
+    }
+
     /// Whether all that the entry depends on is here.
     pub(super) fn ready(&self, replica: &Replica, entry: &Received) -> bool {
         let head = &entry.head;
         let before = Dot { seq: head.first_seq - 1, ..head.dot };
-        let depends = &head.depends;
+        let (depends, vector) = (&head.depends, replica.vector());
+        let mut both = self.handed.along(depends).zip(vector.along(depends));
         self.known(replica, before)
-            && depends.fences().all(|fence| replica.vector().covers_fence(fence))
-            && depends.iter().all(|dot| self.known(replica, dot))
+            && depends.fences().all(|fence| vector.covers_fence(fence))
+            && both.all(|((dot, handed), (_, here))| dot.seq <= handed.max(here))
     }
 }

@@ -48,6 +48,25 @@ fn doubled_and_reordered_messages_change_nothing() {
     }
 }
 
+/// What overtakes waits for what comes before it, and nothing is asked for again.
+#[test]
+fn entries_that_arrive_the_wrong_way_round_are_taken_when_the_first_is_there() {
+    let mut world = World::wired(2);
+    let wire = world.connect(0, 1);
+    world.pass(200);
+    let mut late = VecDeque::new();
+    for n in 0..8 {
+        world.put(0, &format!("k{n}"), "v");
+        world.step();
+        late.extend(world.wires[wire].ends[1].queue.drain(..));
+    }
+    assert!(late.len() >= 8, "each in a message of its own");
+    world.wires[wire].ends[1].queue = late.into_iter().rev().collect();
+    world.pass(10 * STEP_MS);
+    assert_eq!(world.nodes[1].replica.vector(), world.nodes[0].replica.vector());
+    assert_eq!(world.report(wire, 1).tally.again, 0);
+}
+
 #[test]
 fn lost_messages_are_sent_again() {
     for seed in 0..20 {
