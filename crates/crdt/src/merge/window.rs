@@ -8,6 +8,8 @@
 
 use std::collections::BTreeSet;
 
+use smallvec::SmallVec;
+
 use crate::entry::ChangeKind;
 use crate::merge::book::RuleBook;
 use crate::merge::graph::{self, Graph};
@@ -28,13 +30,13 @@ pub struct Window {
     /// In an order in which ancestors come before their descendants.
     versions: Vec<Version>,
     /// Where each segment begins in `versions`; ascending, the first is 0.
-    segments: Vec<usize>,
+    segments: SmallVec<[usize; 1]>,
 }
 
 impl Window {
     /// A window without versions on top of a settled value; `None` when the key is settled as not there.
     pub fn new(base: Option<Live>) -> Self {
-        Self { base, versions: vec![], segments: vec![] }
+        Self { base, versions: vec![], segments: SmallVec::new() }
     }
 
     /// The settled value below the versions.
@@ -72,7 +74,6 @@ impl Window {
         if self.versions.is_empty() {
             // Most windows have one version.
             self.versions.reserve_exact(1);
-            self.segments.reserve_exact(1);
         }
         self.segments.push(begin);
         self.versions.push(version);

@@ -4,7 +4,7 @@
 //! wait when a member comes back, or one that was away for days is removed. Until its turn comes, a version under the floor
 //! is like one that something concurrent still holds in its window.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::entry::{Change, OriginHead};
@@ -207,7 +207,7 @@ impl Replication {
         {
             left = left.saturating_sub(self.settle_window(keyspace, &key, book, &mut released));
         }
-        let mut seen: BTreeSet<(Keyspace, Key)> = BTreeSet::new();
+        let mut seen: HashSet<(Keyspace, Key)> = HashSet::new();
         for top in self.floor.clone().iter() {
             while left > 0 && !self.settled_upto.contains(top) {
                 let from = self.settled_upto.get(top.origin).saturating_add(1);

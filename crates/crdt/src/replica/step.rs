@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::command::event::Commit;
 use crate::command::notice::{Losses, MergeReport, Notice};
@@ -319,7 +319,7 @@ impl Replica {
     /// Shows clients what a step did, and journals it.
     fn show_step(&mut self, turn: &mut Turn, mut step: Step) {
         let keys = std::mem::take(&mut step.keys);
-        let mut planned: Vec<Planned> =
+        let mut planned: SmallVec<[Planned; 1]> =
             keys.into_iter().filter_map(|(place, before)| self.plan(turn, &step, place, before)).collect();
         if step.taken.len() > 1 {
             // What began first comes first: nobody reads of a pod before its owner.
@@ -439,12 +439,12 @@ impl Replica {
 }
 
 /// The places of the last change of each key.
-fn last_places(changes: &[Change]) -> Vec<usize> {
+fn last_places(changes: &[Change]) -> SmallVec<[usize; 1]> {
     if changes.len() == 1 {
-        return vec![0];
+        return smallvec![0];
     }
     let mut seen = BTreeSet::new();
-    let mut places: Vec<usize> = (0..changes.len())
+    let mut places: SmallVec<[usize; 1]> = (0..changes.len())
         .rev()
         .filter(|place| seen.insert((changes[*place].keyspace, &changes[*place].key)))
         .collect();

@@ -2,8 +2,8 @@
 //!
 //! A loss is a part of one version. Only versions in a window are merged, so what was told of others is forgotten.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::command::notice::{GivenUp, Part};
@@ -22,7 +22,7 @@ const SLACK: usize = 1024;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Told {
     /// Of each key: the versions, with a hash of the part.
-    losses: BTreeMap<Place, BTreeSet<(Dot, u64)>>,
+    losses: HashMap<Place, BTreeSet<(Dot, u64)>>,
     count: usize,
     /// How many were needed when it was looked last.
     enough: usize,

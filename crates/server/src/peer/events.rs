@@ -155,7 +155,7 @@ impl Peers {
         }
         let losses = merge.given_up.told.len() + merge.given_up.more;
         self.metrics.merge_losses.with_label_values(&[losses::rule_name(&merge.rule)]).inc_by(losses as u64);
-        self.losses.lock().log(merge, &self.names());
+        self.losses.lock().log(merge, || self.names());
     }
 
     fn refused(&self, why: &'static str, dot: eddy_crdt::Dot, from: ReplicaId, alarming: bool) {

@@ -73,8 +73,8 @@ impl LossLog {
         (granted, over)
     }
 
-    /// Logs what a merge gave up, as far as it may.
-    pub(super) fn log(&mut self, merge: &MergeReport, names: &BTreeMap<ReplicaId, String>) {
+    /// Logs what a merge gave up, as far as it may. `names` gives the names of members, where something is logged.
+    pub(super) fn log(&mut self, merge: &MergeReport, names: impl FnOnce() -> BTreeMap<ReplicaId, String>) {
         let losses = merge.given_up.told.len();
         if losses == 0 {
             return;
@@ -84,8 +84,9 @@ impl LossLog {
         if left_out > 0 {
             tracing::warn!("left-out" = left_out, "merges gave up more than was logged; the metrics count all of it");
         }
-        for given in &merge.given_up.told[..granted] {
-            log(merge, given, names);
+        if granted > 0 {
+            let names = names();
+            merge.given_up.told[..granted].iter().for_each(|given| log(merge, given, &names));
         }
         if granted < losses && !full {
             tracing::warn!(
