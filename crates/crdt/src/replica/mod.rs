@@ -271,6 +271,11 @@ impl Replica {
         self.state.index.release(durable, max_changes)
     }
 
+    /// How many bytes of replaced values wait in memory until they are [released](Self::release).
+    pub fn replaced_bytes(&self) -> usize {
+        self.state.index.replaced_bytes()
+    }
+
     /// The places of replaced values that a command reads. They must be [given](Self::give_past) before it is handled.
     pub fn reads_past(&self, command: &Command) -> Vec<PastPlace> {
         let Command::Txn(txn) = command else { return vec![] };

@@ -245,6 +245,11 @@ impl Index {
         self.lately.release(upto, max)
     }
 
+    /// How many bytes of replaced values are in memory still.
+    pub fn replaced_bytes(&self) -> usize {
+        self.lately.bytes()
+    }
+
     /// Keeps all values in memory from now on.
     pub fn keep_past(&mut self) {
         self.lately.stay = true;

@@ -69,6 +69,8 @@ impl Held {
 #[derive(Debug, Default)]
 pub struct Lately {
     values: HashMap<PastPlace, Bytes>,
+    /// How much they are, bytes.
+    bytes: usize,
     /// What replaced them, in order.
     replaced: VecDeque<(Revision, PastPlace)>,
     /// Whether values stay with their versions for good instead.
@@ -78,8 +80,16 @@ pub struct Lately {
 impl Lately {
     /// Keeps a value that was replaced at that revision, the newest.
     pub(crate) fn keep(&mut self, replaced_at: Revision, place: PastPlace, value: Bytes) {
-        self.values.insert(place, value);
+        self.bytes += value.len();
+        if let Some(same) = self.values.insert(place, value) {
+            self.bytes -= same.len();
+        }
         self.replaced.push_back((replaced_at, place));
+    }
+
+    /// How much they are, bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Lets the values go that were replaced up to a revision, which must be on disk: at most `max` of them. Tells whether
@@ -88,7 +98,7 @@ impl Lately {
         let is_due = |replaced: &VecDeque<(Revision, PastPlace)>| replaced.front().is_some_and(|(at, _)| *at <= upto);
         for _ in 0..max {
             let Some((_, place)) = is_due(&self.replaced).then(|| self.replaced.pop_front()).flatten() else { break };
-            self.values.remove(&place);
+            self.bytes -= self.values.remove(&place).map_or(0, |value| value.len());
         }
         if self.replaced.capacity() > KEPT_CAPACITY && self.replaced.len() < self.replaced.capacity() / 8 {
             // What a burst took is given back.

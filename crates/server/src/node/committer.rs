@@ -36,6 +36,9 @@ const LOCK_PER_READERS: Duration = Duration::from_millis(2);
 /// none stays behind for long.
 const RELEASED_PER_GROUP: usize = 8192;
 
+/// So many bytes of them do not wait for the next group either: one command may delete all that there is, and be the last.
+const REPLACED_MAX: usize = 1 << 20;
+
 /// How long a group works on inputs of peers before its answers leave. A merge may take milliseconds, and clients wait
 /// for no more than this. With less, many busy clients would leave too little time for peers.
 const PEERS_PER_GROUP: Duration = Duration::from_millis(20);
@@ -50,6 +53,8 @@ pub(crate) struct Committer {
     acks: Option<WaitingAcks>,
     /// Other inputs of sessions that no group had time for, in order.
     backlog: VecDeque<Handed>,
+    /// Whether replaced values are on disk and still in memory: more than one group lets go.
+    releases: bool,
     /// How many groups the storage thread was given: the number of the last one.
     handed_on: u64,
     sweeper: Sweeper,
@@ -96,6 +101,8 @@ struct After {
     revision: Revision,
     /// `None` when there is nothing to store.
     head: Option<Head>,
+    /// Whether much of what it replaced is to leave memory once it is durable.
+    releases: bool,
 }
 
 impl Applied {
@@ -123,7 +130,7 @@ impl Applied {
 impl Committer {
     pub(crate) fn new(engine: Arc<Engine>, pace: SweepPace) -> Self {
         let sweeper = Sweeper::new(Arc::clone(&engine), pace);
-        Self { engine, acks: None, backlog: VecDeque::new(), handed_on: 0, sweeper }
+        Self { engine, acks: None, backlog: VecDeque::new(), releases: false, handed_on: 0, sweeper }
     }
 
     /// Runs until the queue is closed and drained.
@@ -138,13 +145,15 @@ impl Committer {
                 .map(|deadline_ms| self.engine.started + Duration::from_millis(deadline_ms));
             let slice = self.sweeper.next();
             let wait = match tick.into_iter().chain(slice).min() {
-                _ if slice.is_some_and(|slice| slice <= Instant::now()) || !self.backlog.is_empty() => Wait::No,
+                _ if slice.is_some_and(|slice| slice <= Instant::now()) => Wait::No,
+                _ if self.releases || !self.backlog.is_empty() => Wait::No,
                 Some(wake) => Wait::Until(wake),
                 None => Wait::Forever,
             };
             if !self.engine.queue.take(&mut group, wait) {
                 break;
             }
+            self.releases &= self.engine.is_writable() && !self.engine.is_paused();
             if !self.engine.is_writable() {
                 self.acks = None;
                 backlog::refuse_all(&mut self.backlog, || self.engine.write_error());
@@ -163,6 +172,9 @@ impl Committer {
             let now_ms = self.engine.now().mono_ms;
             if !group.is_empty() || !self.backlog.is_empty() || deadline.is_some_and(|deadline| deadline <= now_ms) {
                 deadline = self.commit(&mut group);
+            } else {
+                let engine = Arc::clone(&self.engine);
+                self.release(&mut engine.replica.write());
             }
             if self.sweeper.next().is_some_and(|slice| slice <= Instant::now()) {
                 self.sweeper.go_on();
@@ -170,6 +182,11 @@ impl Committer {
         }
         backlog::refuse_all(&mut self.backlog, || NodeError::Stopped);
         self.sweeper.refuse(|| NodeError::Stopped);
+    }
+
+    /// Lets replaced values that are on disk go from memory, as many as one hold of the lock may.
+    fn release(&mut self, replica: &mut Replica) {
+        self.releases = !replica.release(self.engine.durable_revision(), RELEASED_PER_GROUP);
     }
 
     /// While the disk is full: renews leases, which writes nothing, and refuses all other jobs. No lease runs out
@@ -191,7 +208,7 @@ impl Committer {
         let mut applied = Applied::with_capacity(group.len());
         let engine = Arc::clone(&self.engine);
         let mut replica = engine.replica.write();
-        replica.release(engine.durable_revision(), RELEASED_PER_GROUP);
+        self.release(&mut replica);
         let now = engine.now();
         let mut more_than_acks = self.apply_clients(&mut replica, group, &mut applied);
         more_than_acks |= self.work_off(&mut replica, &mut applied);
@@ -215,6 +232,7 @@ impl Committer {
             next_number: replica.next_number(),
             revision: replica.revision(),
             head,
+            releases: replica.replaced_bytes() > REPLACED_MAX,
         };
         engine.admission.note_spaces(&replica);
         if applied.remote_entries > 0 {
@@ -284,7 +302,7 @@ impl Committer {
             leapt: applied.leapt,
             bytes,
             // The sweep waits for this group, and by then no job may wake the committer.
-            poke: applied.compacted || self.sweeper.is_sweeping(),
+            poke: applied.compacted || after.releases || self.sweeper.is_sweeping(),
             since: Instant::now(),
         });
     }

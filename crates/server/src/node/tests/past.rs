@@ -1,6 +1,8 @@
 //! Replaced values leave memory, and are read back from the journal.
 
-use eddy_crdt::{KeyRange, Op, OpReply, PastPlace, RangeOp, ReadAt, Refusal, Revision};
+use std::time::Duration;
+
+use eddy_crdt::{DeleteOp, KeyRange, Op, OpReply, PastPlace, RangeOp, ReadAt, Refusal, Revision};
 use futures::poll;
 
 use super::support::*;
@@ -50,6 +52,27 @@ async fn clients_read_and_watch_what_was_replaced() {
         assert_eq!(written.unwrap().value, format!("value {n}"));
         assert_eq!(prev.map(|prev| prev.value), (n > 1).then(|| format!("value {}", n - 1).into()));
     }
+    node.shutdown();
+}
+
+/// One that deletes everything may be the last. What it replaced would stay in memory until others come.
+#[tokio::test]
+async fn what_the_last_command_replaced_leaves_memory() {
+    let disk = Disk::new();
+    let node = node(&disk);
+    let value = "v".repeat(4 << 10);
+    for n in 0..300 {
+        put_ok(&node, &format!("k{n}"), &value).await;
+    }
+    node.delete(DeleteOp { range: everything(), prev_kv: false }).await.unwrap();
+    let replaced = || node.engine.replica.read().replaced_bytes();
+    for _ in 0..500 {
+        if replaced() == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(replaced(), 0);
     node.shutdown();
 }
 
