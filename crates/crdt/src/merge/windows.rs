@@ -5,8 +5,8 @@
 //! last settled version. A restart finds it in the journal and merges nothing. Of versions that came together, as one
 //! step, only the last says what the key was after it; so they settle together.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use smallvec::SmallVec;
@@ -61,18 +61,24 @@ impl KeyWindow {
 /// All windows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Windows {
-    /// By hash: each remote entry looks for its keys several times, and a tree of keys takes several times as long.
-    client: HashMap<Key, KeyWindow>,
+    client: BTreeMap<Key, KeyWindow>,
     system: BTreeMap<Key, KeyWindow>,
     /// How many windows have their base in that record.
     bases: BTreeMap<u64, u32>,
 }
 
 impl Windows {
-    fn get_mut(&mut self, keyspace: Keyspace, key: &[u8]) -> Option<&mut KeyWindow> {
+    fn of(&self, keyspace: Keyspace) -> &BTreeMap<Key, KeyWindow> {
         match keyspace {
-            Keyspace::Client => self.client.get_mut(key),
-            Keyspace::System => self.system.get_mut(key),
+            Keyspace::Client => &self.client,
+            Keyspace::System => &self.system,
+        }
+    }
+
+    fn of_mut(&mut self, keyspace: Keyspace) -> &mut BTreeMap<Key, KeyWindow> {
+        match keyspace {
+            Keyspace::Client => &mut self.client,
+            Keyspace::System => &mut self.system,
         }
     }
 
@@ -88,46 +94,40 @@ impl Windows {
 
     /// A key's window.
     pub fn get(&self, keyspace: Keyspace, key: &[u8]) -> Option<&KeyWindow> {
-        match keyspace {
-            Keyspace::Client => self.client.get(key),
-            Keyspace::System => self.system.get(key),
-        }
+        self.of(keyspace).get(key)
     }
 
-    /// All windows, in no order.
+    /// All windows, client keys first, keys in order.
     pub fn iter(&self) -> impl Iterator<Item = (Keyspace, &Key, &KeyWindow)> {
         let client = self.client.iter().map(|(key, window)| (Keyspace::Client, key, window));
         client.chain(self.system.iter().map(|(key, window)| (Keyspace::System, key, window)))
     }
 
-    /// The client keys behind one (`None`: all) that have a window, in order. It looks at all of them; then each costs little.
-    pub fn client_keys_behind<'a>(&'a self, after: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
-        let behind = self.client.keys().filter(|key| after.is_none_or(|after| *key > after));
-        let mut heap: BinaryHeap<Reverse<&Key>> = behind.map(Reverse).collect();
-        std::iter::from_fn(move || heap.pop().map(|Reverse(key)| key))
-    }
-
-    /// The same of system keys.
-    pub fn system_keys_behind<'a>(&'a self, after: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
+    /// The keys behind one (`None`: all) that have a window, in order.
+    pub fn keys_behind<'a>(
+        &'a self,
+        keyspace: Keyspace,
+        after: Option<&Key>,
+    ) -> impl Iterator<Item = &'a Key> + use<'a> {
         let behind = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.clone()));
-        self.system.range((behind, Bound::Unbounded)).map(|(key, _)| key)
+        self.of(keyspace).range((behind, Bound::Unbounded)).map(|(key, _)| key)
     }
 
     /// A key's window, opened when there is none yet; `base` tells what the key is then.
     fn opened(&mut self, keyspace: Keyspace, key: &Key, base: impl FnOnce() -> Option<Recorded>) -> &mut KeyWindow {
         let Self { client, system, bases } = self;
-        let open = || {
+        let windows = match keyspace {
+            Keyspace::Client => client,
+            Keyspace::System => system,
+        };
+        // One look-up for both: this is on the path of each remote entry.
+        windows.entry(key.clone()).or_insert_with(|| {
             let base = base();
             let base_number = base.as_ref().map(|base| base.number);
             rest_on(bases, base_number);
             let window = Window::new(base.map(|base| base.live));
             KeyWindow { window, base_number, stayed: 0, numbers: SmallVec::new() }
-        };
-        // One look-up for both: this is on the path of each remote entry.
-        match keyspace {
-            Keyspace::Client => client.entry(key.clone()).or_insert_with(open),
-            Keyspace::System => system.entry(key.clone()).or_insert_with(open),
-        }
+        })
     }
 
     /// Makes sure that there is a window; `base` tells what the key is when there is none yet.
@@ -137,7 +137,7 @@ impl Windows {
 
     /// Adds a version to an open window, and notes in which record stands what the key is after it.
     pub fn add_noted(&mut self, keyspace: Keyspace, key: &[u8], version: Version, number: Option<u64>) {
-        let Some(open) = self.get_mut(keyspace, key) else { return };
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
         open.numbers.push((version.dot, number));
         open.window.add(version);
     }
@@ -155,7 +155,7 @@ impl Windows {
 
     /// Notes in which record stands what the key is after the newest version; `None` when it is not there.
     pub fn note(&mut self, keyspace: Keyspace, key: &[u8], number: Option<u64>) {
-        let Some(open) = self.get_mut(keyspace, key) else { return };
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
         if let Some(newest) = open.window.versions().last() {
             open.numbers.push((newest.dot, number));
         }
@@ -182,7 +182,7 @@ impl Windows {
         if let Some(released) = self.close_under(keyspace, key, floor) {
             return (released, false);
         }
-        let Some(open) = self.get_mut(keyspace, key) else { return (None, false) };
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return (None, false) };
         let old = open.base_number;
         let (new, settled) = open.settle_to(|window, may_end| window.settle(floor, book, keyspace, key, may_end));
         let lingers = open.window.versions().iter().any(|version| floor.contains(version.dot));
@@ -206,7 +206,7 @@ impl Windows {
         if self.close_under(keyspace, key, floor).is_some() {
             return;
         }
-        let Some(open) = self.get_mut(keyspace, key) else { return };
+        let Some(open) = self.of_mut(keyspace).get_mut(key) else { return };
         let (old, mut new) = (open.base_number, None);
         open.settle_to(|window, may_end| {
             let base = |count, kept: &[Version]| {
@@ -223,15 +223,12 @@ impl Windows {
 
     /// Closes a window of which all lies under the floor. Tells the record that it no longer rests on.
     fn close_under(&mut self, keyspace: Keyspace, key: &Key, floor: &VersionVector) -> Option<Option<u64>> {
-        if !self.get(keyspace, key)?.window.is_under(floor) {
+        let Entry::Occupied(open) = self.of_mut(keyspace).entry(key.clone()) else { return None };
+        if !open.get().window.is_under(floor) {
             return None;
         }
-        let closed = match keyspace {
-            Keyspace::Client => self.client.remove(key),
-            Keyspace::System => self.system.remove(key),
-        };
         // What the key is stays. Nothing stands on a base any more, so none is worked out, which may take a merge.
-        let old = closed?.base_number;
+        let old = open.remove().base_number;
         Some(self.release(old))
     }
 
@@ -251,7 +248,7 @@ impl Windows {
     /// What the key was shown as after some versions is [no base](no_bases) from now on. Nor is what it was after a step of
     /// which the last version left: those before it do not tell. Tells what is to be noted of that for the next start.
     pub fn take_out(&mut self, keyspace: Keyspace, key: &[u8], needless: &[Dot]) -> Vec<(Dot, Around)> {
-        let Some(open) = self.get_mut(keyspace, key).filter(|_| !needless.is_empty()) else { return vec![] };
+        let Some(open) = self.of_mut(keyspace).get_mut(key).filter(|_| !needless.is_empty()) else { return vec![] };
         let gone: BTreeSet<Dot> = needless.iter().copied().collect();
         let all = open.window.versions().to_vec();
         let untold = untold(open, &gone);
@@ -268,14 +265,14 @@ impl Windows {
 
     /// Forgets what a key was after some versions: it is no base.
     pub fn forget_notes(&mut self, keyspace: Keyspace, key: &[u8], dots: &BTreeSet<Dot>) {
-        if let Some(open) = self.get_mut(keyspace, key) {
+        if let Some(open) = self.of_mut(keyspace).get_mut(key) {
             open.numbers.retain(|(dot, _)| !dots.contains(dot));
         }
     }
 
     /// Notes that a key was looked at for what may leave.
     pub fn note_stayed(&mut self, keyspace: Keyspace, key: &[u8]) {
-        if let Some(open) = self.get_mut(keyspace, key) {
+        if let Some(open) = self.of_mut(keyspace).get_mut(key) {
             open.stayed = open.window.versions().len();
         }
     }

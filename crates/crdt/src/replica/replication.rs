@@ -101,7 +101,7 @@ impl Replication {
         deletes.peek()?;
         // Lower ones leave the book first: it has no holes.
         let first = SystemKey::Rules(FIRST).encode();
-        let lowest = self.windows.system_keys_behind(Some(&first)).next();
+        let lowest = self.windows.keys_behind(Keyspace::System, Some(&first)).next();
         let waits_for_lower = lowest.is_some_and(|lowest| lowest[..] < *key);
         let is_open = |change: &Change, dot| self.windows.holds(change.keyspace, &change.key, dot);
         if !waits_for_lower && !self.log.has_below(number + 1, is_open) {

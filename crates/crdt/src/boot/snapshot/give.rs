@@ -87,11 +87,9 @@ impl Replica {
                 Box::new(self.state.system.range((behind, std::ops::Bound::Unbounded)).map(|(key, _)| key))
             }
         };
-        let windowed: Option<Box<dyn Iterator<Item = &Key>>> = self.windows().map(|windows| match keyspace {
-            Keyspace::Client => Box::new(windows.client_keys_behind(after)) as Box<dyn Iterator<Item = &Key>>,
-            Keyspace::System => Box::new(windows.system_keys_behind(after)),
-        });
-        let (mut present, mut windowed) = (present.peekable(), windowed.into_iter().flatten().peekable());
+        let mut present = present.peekable();
+        let windowed = self.windows().into_iter().flat_map(move |windows| windows.keys_behind(keyspace, after));
+        let mut windowed = windowed.peekable();
         std::iter::from_fn(move || match (present.peek(), windowed.peek()) {
             (Some(a), Some(b)) if a == b => {
                 windowed.next();
